@@ -1,0 +1,55 @@
+"""`neuron-harness`: registers the commands and turns every ending into an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from harness.core.errors import ExitCode, HarnessError
+
+__all__ = ["COMMANDS", "build_app", "main"]
+
+# One module of harness.cli a command; each offers `register(app)`.
+COMMANDS: tuple[str, ...] = ()
+
+
+def build_app() -> typer.Typer:
+    """The command line with every command registered."""
+    app = typer.Typer(
+        name="neuron-harness",
+        help="Correctness and benchmarking harness for DeepSeek-V4.1-Flash on Trainium2.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    for command in COMMANDS:
+        importlib.import_module(f"harness.cli.{command}").register(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point. Exits with a code of measurement.md §6; a user's mistake has no traceback."""
+    try:
+        build_app()(args=list(arguments) if arguments is not None else None, prog_name=None)
+    except HarnessError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted; finished work is kept", file=sys.stderr)
+        sys.exit(ExitCode.INTERRUPTED)
+    except Exception as error:
+        print(f"internal error: {error!r}; traceback in {_save_traceback()}", file=sys.stderr)
+        sys.exit(ExitCode.INTERNAL)
+
+
+def _save_traceback() -> str:
+    handle, path = tempfile.mkstemp(prefix="neuron-harness-", suffix=".traceback.txt")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        traceback.print_exc(file=file)
+    return path

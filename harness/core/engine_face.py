@@ -1,0 +1,149 @@
+"""What procedures may ask of an engine, so that they can be tested with fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from harness.core.errors import UsageError
+from harness.core.numerics import numerics_named
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["REFERENCE_OPS", "EngineFace", "EngineFactory", "EngineSettings", "Generation"]
+
+REFERENCE_OPS = ("references.op_table:TABLE",)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """One way of running the model; the label is the name it has in records.
+
+    Attributes:
+        checkpoint: directory with config.json and safetensors.
+        cp: ranks of the tensor-parallel group (attention heads sharded).
+        ep: ranks of the expert-parallel group; 0 means the same as cp.
+        numerics: a mode of harness.core.numerics.
+        ops: op-table targets, the last laid on top.
+        fp8_max: 0 takes the grid of the numerics, 240 or 448 forces one.
+        max_model_len: prompt plus output tokens a request may have; 0 takes the default.
+        max_num_batched_tokens: prompt rows in one step; 0 takes the token bucket.
+        token_bucket, context_buckets, page_size, num_kv_blocks: 0 or () take the defaults.
+        num_threads: torch threads per rank; 0 leaves torch's choice.
+        time_limit_s: a rank that gives no answer for so long ends the run.
+    """
+
+    checkpoint: str
+    cp: int = 1
+    ep: int = 0
+    numerics: str = "fast"
+    ops: tuple[str, ...] = REFERENCE_OPS
+    fp8_max: int = 0
+    max_model_len: int = 0
+    max_num_batched_tokens: int = 0
+    token_bucket: int = 0
+    context_buckets: tuple[int, ...] = ()
+    page_size: int = 0
+    num_kv_blocks: int = 0
+    num_threads: int = 0
+    time_limit_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        numerics_named(self.numerics)
+        if self.cp < 1 or self.ep < 0:
+            raise UsageError(f"cp={self.cp} ep={self.ep}: cp is at least 1, ep at least 0")
+        if self.fp8_max not in (0, 240, 448):
+            raise UsageError(f"fp8_max={self.fp8_max}: choose 240, 448 or 0 for the mode's own")
+        if self.time_limit_s <= 0:
+            raise UsageError(f"time_limit_s={self.time_limit_s}: a time limit is positive")
+
+    @property
+    def label(self) -> str:
+        """Short, stable text: "exact cp=2 ops=references"."""
+        upper = self.ops[-1].partition(".")[0]
+        parts = [self.numerics, f"cp={self.cp}"]
+        if self.ep not in (0, self.cp):
+            parts.append(f"ep={self.ep}")
+        parts.append(f"ops={upper}")
+        if self.fp8_max:
+            parts.append(f"fp8_max={self.fp8_max}")
+        if self.max_num_batched_tokens:
+            parts.append(f"chunk={self.max_num_batched_tokens}")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One finished request with raw time stamps of one monotonic clock.
+
+    Attributes:
+        token_ids: generated ids.
+        finish_reason: "length" or "stop".
+        t_send_ns: perf_counter_ns before the request entered the engine.
+        token_ns: perf_counter_ns at which each token was known, one per id.
+        logits: [num_generated, V] fp64 (exact, quantised, trn2) or fp32 (fast), if asked for.
+        num_prefill_steps: steps until the first token.
+        bucket, padding_share: padded width of the first prefill step and its padding.
+        counters: per decode step, equal on every step of the request: collectives, launches;
+            "collectives_per_layer" is asserted by the engine against model.md §9.
+    """
+
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    t_send_ns: int
+    token_ns: tuple[int, ...]
+    prompt_len: int
+    logits: npt.NDArray[np.floating] | None = None
+    num_prefill_steps: int = 0
+    bucket: int = 0
+    padding_share: float = 0.0
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+class EngineFace(Protocol):
+    """An engine at work. Used as a context manager; leaving it ends every rank."""
+
+    @property
+    def settings(self) -> EngineSettings:
+        """What it was opened with."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the loaded checkpoint."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        ignore_eos: bool = True,
+        want_logits: bool = False,
+    ) -> list[Generation]:
+        """Greedy continuation of each prompt (lowest id on ties), all in one batch.
+
+        Raises:
+            UsageError: empty prompt, id out of range, or longer than max_model_len.
+            RankError: a rank died or hung; no rank survives it.
+        """
+
+    def score(self, ids: Sequence[int]) -> npt.NDArray[np.floating]:
+        """Teacher-forced logits [len(ids), V]: row i is what follows ids[:i+1]."""
+
+    def facts(self) -> Mapping[str, float]:
+        """Facts of the last `score` or `generate`, e.g. the smallest share of candidate blocks
+        excluded ("min_blocks_excluded_share") and window wraps ("num_window_wraps")."""
+
+    def close(self) -> None:
+        """End every rank; idempotent."""
+
+    def __enter__(self) -> EngineFace:
+        """Itself."""
+
+    def __exit__(self, *exc_info: object) -> None:
+        """`close()`."""
+
+
+EngineFactory = Callable[[EngineSettings], EngineFace]

@@ -1,0 +1,1 @@
+"""Procedures: make inputs, compare, time, store. They know neither the islands nor the reports."""

@@ -1,0 +1,1 @@
+"""NKI on a plain CPU: memories, instructions and the hardware's refusals."""

@@ -1,0 +1,1 @@
+"""Records to tables, plots and documents. Reads records, runs nothing."""

@@ -1,0 +1,1 @@
+"""A deterministic generator of tiny checkpoints in the model's own formats."""
