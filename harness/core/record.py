@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -75,11 +76,17 @@ class RunRecord:
         """Parse one line.
 
         Raises:
-            InputError: broken JSON, a duplicate key, a missing field or an unknown schema.
+            InputError: broken JSON, NaN or Infinity, a duplicate key, a missing field or an
+                unknown schema.
         """
         where = f"line {number}"
         try:
-            body = json.loads(line, object_pairs_hook=_refuse_duplicates)
+            body = json.loads(
+                line,
+                object_pairs_hook=_refuse_duplicates,
+                parse_constant=_refuse_constant,
+                parse_float=_finite_float,
+            )
         except ValueError as error:
             raise InputError(file, where, line[:80], f"not a JSON record: {error}") from error
         if not isinstance(body, dict):
@@ -104,3 +111,14 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"key {key!r} occurs twice")
         body[key] = value
     return body
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is beyond a 64-bit float")
+    return number
