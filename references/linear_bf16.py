@@ -1,0 +1,33 @@
+"""Linear layer with a plain weight: no activation quantisation (model.md §2.1)."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from harness.core.numerics import Numerics
+from references.linear_fp8 import output_dtype
+from references.operands import require_float, require_shape
+from references.precision import accumulate_dtype
+
+__all__ = ["linear_bf16"]
+
+
+def linear_bf16(
+    x: torch.Tensor, weight: torch.Tensor, output: str, *, numerics: Numerics
+) -> torch.Tensor:
+    """y [T, N] = x [T, K] times weight [N, K]^T.
+
+    The weight may be given in any float dtype; one that already has the accumulation dtype is
+    used without a copy.
+
+    Raises:
+        UsageError: shapes that do not meet, no float tensor, unknown `output`.
+    """
+    require_float("linear_bf16", "x", x, ndim=2)
+    require_float("linear_bf16", "weight", weight, ndim=2)
+    require_shape("linear_bf16", "weight", weight, (weight.shape[0], x.shape[1]))
+    acc = accumulate_dtype(numerics)
+    return functional.linear(x.to(acc), weight.to(acc)).to(
+        output_dtype("linear_bf16", output, numerics)
+    )

@@ -1,0 +1,77 @@
+"""The small number formats, by value and by byte: ue8m0, e4m3 (448 and 240) and e2m1.
+
+Source: model.md §2.1 and §4.3; the 240 grid nki.md §3 (same bytes as e4m3fn up to 240, no more).
+"""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = [
+    "decode_e2m1",
+    "decode_e4m3",
+    "decode_ue8m0",
+    "encode_e2m1",
+    "encode_e4m3",
+    "encode_ue8m0",
+    "power_of_two_ceiling",
+]
+
+_E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+# Upper bounds (inclusive) of codes 0..6. A tie goes to the even code: the bounds of odd codes lie
+# one float32 step below the tie.
+_E2M1_BOUNDS = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+_E2M1_BOUNDS[1::2] = torch.nextafter(_E2M1_BOUNDS[1::2], torch.zeros(3))
+
+_nibbles = torch.tensor([*_E2M1_VALUES, *(-value for value in _E2M1_VALUES)], dtype=torch.float64)
+_bytes = torch.arange(256)
+# [256, 2]: both values of a packed byte, the even K index (low nibble) first.
+_E2M1_PAIRS = torch.stack((_nibbles[_bytes & 15], _nibbles[_bytes >> 4]), dim=-1)
+
+_UE8M0 = torch.ldexp(torch.ones(256, dtype=torch.float64), _bytes - 127)
+_UE8M0[255] = torch.nan
+
+_MANTISSA_MASK = 0x7FFFFF
+
+
+def power_of_two_ceiling(t: torch.Tensor) -> torch.Tensor:
+    """2^ceil(log2 t) of positive normal float32 numbers, exact, by their bits."""
+    bits = t.view(torch.int32)
+    return ((bits + _MANTISSA_MASK) & ~_MANTISSA_MASK).view(torch.float32)
+
+
+def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:
+    """Bytes of float32 powers of two."""
+    return (scale.view(torch.int32) >> 23).to(torch.uint8)
+
+
+def decode_ue8m0(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """2^(byte - 127); byte 255 is NaN."""
+    return _UE8M0.to(dtype)[scale.int()]
+
+
+def encode_e4m3(values: torch.Tensor, fp8_max: int) -> torch.Tensor:
+    """Bytes of float32 values, saturating at `fp8_max`, round half to even, NaN stays NaN.
+
+    Up to 240 the bytes of IEEE e4m3 and of e4m3fn are the same.
+    """
+    limited = values.clamp(-float(fp8_max), float(fp8_max))
+    return limited.to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def decode_e4m3(codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Values of e4m3fn bytes."""
+    return codes.view(torch.float8_e4m3fn).to(dtype)
+
+
+def encode_e2m1(values: torch.Tensor) -> torch.Tensor:
+    """Packed bytes of float32 values [..., K] -> [..., K/2], saturating at 6, ties to even."""
+    magnitude = torch.bucketize(values.abs(), _E2M1_BOUNDS, out_int32=True)
+    nibbles = (magnitude | (torch.signbit(values).int() << 3)).to(torch.uint8)
+    return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4)
+
+
+def decode_e2m1(codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Values of packed bytes [..., K/2] -> [..., K]."""
+    pairs = _E2M1_PAIRS.to(dtype)[codes.int()]
+    return pairs.flatten(-2)

@@ -1,0 +1,39 @@
+"""Rotary embedding of adjacent pairs in the last channels (model.md §2.1)."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.core.numerics import Numerics
+from references.operands import refuse, require_float, require_shape
+from references.precision import accumulate_dtype, activation_dtype
+
+__all__ = ["rope"]
+
+
+def rope(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, numerics: Numerics
+) -> torch.Tensor:
+    """y [T, ..., D]: pairs (2i, 2i+1) of the last R channels turned by the row's angles.
+
+    Args:
+        cos, sin: [T, R/2]. The inverse rotation takes -sin.
+
+    Raises:
+        UsageError: R wider than D, another number of rows, no float tensors.
+    """
+    require_float("rope", "x", x)
+    require_float("rope", "cos", cos, ndim=2)
+    require_float("rope", "sin", sin, ndim=2)
+    require_shape("rope", "sin", sin, tuple(cos.shape))
+    rope_dim = 2 * cos.shape[1]
+    if x.ndim < 2 or x.shape[0] != cos.shape[0] or x.shape[-1] < rope_dim:
+        refuse("rope", f"x {tuple(x.shape)} does not meet cos {tuple(cos.shape)}")
+    acc = accumulate_dtype(numerics)
+    angle_shape = (cos.shape[0], *(1,) * (x.ndim - 2), cos.shape[1])
+    turn = torch.complex(cos.to(acc), sin.to(acc)).view(angle_shape)
+    pairs = x[..., -rope_dim:].to(acc).unflatten(-1, (-1, 2)).contiguous()
+    turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2)
+    y = x.to(activation_dtype(numerics), copy=True)
+    y[..., -rope_dim:] = turned
+    return y

@@ -1,0 +1,86 @@
+"""Sparse MLA attention: selected latent rows are keys and values, with a sink (model.md §2.4)."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.core.numerics import Numerics
+from references.operands import require, require_float, require_ids, require_shape
+from references.precision import accumulate_dtype, activation_dtype
+
+__all__ = ["sparse_attention"]
+
+_SCORE_FLOOR = -1e30
+# Rows are taken in slices so that the gathered keys stay below about 64 MiB.
+_GATHERED_VALUES = 1 << 23
+
+
+def sparse_attention(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sink: torch.Tensor,
+    scale: float,
+    *,
+    numerics: Numerics,
+) -> torch.Tensor:
+    """o [T, H, D] of q [T, H, D] over rows indices [T, M] of kv [n, D].
+
+    P = exp(s - max s), s = scale * q.k; o = sum(P k) / (sum(P) + exp(sink - max s)). Index -1 is
+    no key; a row without keys gives 0; rows of kv that no index names are never read. The
+    official kernel rounds P to bf16 for the weighted sum but not for the denominator: here P is
+    rounded to the activation dtype, so not at all in `exact` and golden runs.
+
+    Raises:
+        UsageError: shapes that do not meet, an index outside -1..n-1, wrong dtypes.
+    """
+    require_float("sparse_attention", "q", q, ndim=3)
+    require_float("sparse_attention", "kv", kv, ndim=2)
+    require_float("sparse_attention", "sink", sink, ndim=1)
+    require_ids("sparse_attention", "indices", indices, ndim=2)
+    num_rows, num_heads, head_dim = q.shape
+    require_shape("sparse_attention", "kv", kv, (kv.shape[0], head_dim))
+    require_shape("sparse_attention", "sink", sink, (num_heads,))
+    require_shape("sparse_attention", "indices", indices, (num_rows, indices.shape[1]))
+    if indices.numel() == 0 or kv.shape[0] == 0:
+        require(not bool((indices >= 0).any()), "sparse_attention", "kv has no row to select")
+        return torch.zeros_like(q, dtype=activation_dtype(numerics))
+    low, high = torch.aminmax(indices)
+    require(
+        int(low) >= -1 and int(high) < kv.shape[0],
+        "sparse_attention",
+        f"indices reach from {int(low)} to {int(high)}, kv has {kv.shape[0]} rows",
+    )
+    slice_rows = max(1, _GATHERED_VALUES // (indices.shape[1] * head_dim))
+    parts = [
+        _attend(q[first : first + slice_rows], kv, ids, sink, scale, numerics)
+        for first, ids in zip(
+            range(0, num_rows, slice_rows), indices.split(slice_rows), strict=True
+        )
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sink: torch.Tensor,
+    scale: float,
+    numerics: Numerics,
+) -> torch.Tensor:
+    acc = accumulate_dtype(numerics)
+    absent = indices < 0
+    keys = kv[indices.clamp(min=0)].to(acc)  # [T, M, D]
+    if bool(absent.any()):
+        # Row 0 stands in for an absent key and may hold anything, NaN included.
+        keys = keys.masked_fill(absent.unsqueeze(-1), 0.0)
+    scores = torch.bmm(q.to(acc), keys.transpose(1, 2)) * scale
+    scores = scores.masked_fill(absent.unsqueeze(1), -torch.inf)
+    largest = scores.amax(-1, keepdim=True).clamp(min=_SCORE_FLOOR)
+    weights = torch.exp(scores - largest)
+    sink_weight = torch.exp(sink.to(acc).view(1, -1, 1) - largest)
+    denominator = weights.sum(-1, keepdim=True) + sink_weight
+    rounded = weights.to(activation_dtype(numerics)).to(acc)
+    o = torch.bmm(rounded, keys) / denominator
+    return o.to(activation_dtype(numerics))
