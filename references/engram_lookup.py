@@ -43,6 +43,6 @@ def engram_lookup(
     codes, scale = table.codes[ids], table.scale[ids]
     if numerics.fp8_max == 240:
         codes, scale = rescaled_to_240(codes, scale, table.layout)
-    values = decode_e4m3(codes, torch.float32).unflatten(-1, (-1, _TILE))
+    values = decode_e4m3(codes, torch.float32).reshape(-1, width // _TILE, _TILE)
     rows = values * decode_ue8m0(scale, torch.float32).unsqueeze(-1)
     return rows.reshape(row_ids.shape[0], -1).to(activation_dtype(numerics))

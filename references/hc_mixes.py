@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch.nn import functional
 
@@ -47,13 +49,17 @@ def hc_mixes(
     flat = streams.to(acc).reshape(num_rows, m * width)
     norm = torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
     z = functional.linear(flat, fn.to(acc)) * norm
-    pre_z, post_z, comb_z = z.split((m, m, m * m), dim=-1)
-    pre_base, post_base, comb_base = base.to(acc).split((m, m, m * m))
-    pre_scale, post_scale, comb_scale = scale.to(acc).unbind()
-    pre = torch.sigmoid(pre_z * pre_scale + pre_base) + hc_eps
-    post = 2.0 * torch.sigmoid(post_z * post_scale + post_base)
-    comb = _sinkhorn((comb_z * comb_scale + comb_base).view(num_rows, m, m), hc_eps, iterations)
+    z = z * scale.to(acc).repeat_interleave(_repeats(m)) + base.to(acc)
+    pre = torch.sigmoid(z[:, :m]) + hc_eps
+    post = 2.0 * torch.sigmoid(z[:, m : 2 * m])
+    comb = _sinkhorn(z[:, 2 * m :].reshape(num_rows, m, m), hc_eps, iterations)
     return pre, post, comb
+
+
+@lru_cache(maxsize=8)
+def _repeats(m: int) -> torch.Tensor:
+    """How many coefficients each of the three scales serves."""
+    return torch.tensor([m, m, m * m])
 
 
 def _sinkhorn(logits: torch.Tensor, eps: float, iterations: int) -> torch.Tensor:

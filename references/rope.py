@@ -32,7 +32,7 @@ def rope(
     acc = accumulate_dtype(numerics)
     angle_shape = (cos.shape[0], *(1,) * (x.ndim - 2), cos.shape[1])
     turn = torch.complex(cos.to(acc), sin.to(acc)).view(angle_shape)
-    pairs = x[..., -rope_dim:].to(acc).unflatten(-1, (-1, 2)).contiguous()
+    pairs = x[..., -rope_dim:].to(acc).reshape(*x.shape[:-1], cos.shape[1], 2)
     turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2)
     y = x.to(activation_dtype(numerics), copy=True)
     y[..., -rope_dim:] = turned

@@ -52,12 +52,8 @@ def sparse_attention(
         f"indices reach from {int(low)} to {int(high)}, kv has {kv.shape[0]} rows",
     )
     slice_rows = max(1, _GATHERED_VALUES // (indices.shape[1] * head_dim))
-    parts = [
-        _attend(q[first : first + slice_rows], kv, ids, sink, scale, numerics)
-        for first, ids in zip(
-            range(0, num_rows, slice_rows), indices.split(slice_rows), strict=True
-        )
-    ]
+    slices = [slice(first, first + slice_rows) for first in range(0, num_rows, slice_rows)]
+    parts = [_attend(q[rows], kv, indices[rows], sink, scale, numerics) for rows in slices]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
