@@ -173,7 +173,8 @@ class SweepPoint:
     compile_events: int = 0
 
     def __post_init__(self) -> None:
-        if (self.status == PointStatus.OK) != bool(self.requests):
-            raise ValueError(f"point {self.key}: {self.status} with {len(self.requests)} requests")
+        # A FAILED point keeps the requests that show why.
+        if self.status == PointStatus.OK and not self.requests:
+            raise ValueError(f"point {self.key}: {self.status} without a request")
         if self.status != PointStatus.OK and not self.message:
             raise ValueError(f"point {self.key}: {self.status} without a message")
