@@ -1,0 +1,170 @@
+"""Kernel parity: status counts per op with the worst case, the red cases, every case."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from harness.core.errors import ExitCode
+from harness.core.status import OpStatus
+from reports.document import Cell, Column, Row, Table, Tone
+from reports.frame import rows_of
+from reports.ledger import Entry, Ledger
+from reports.tables.cells import (
+    ABSENT,
+    link_of,
+    milliseconds,
+    number_cell,
+    scientific,
+    status_cell,
+    text_cell,
+)
+from reports.verdict import entry_exit_code
+
+__all__ = ["case_table", "op_table", "red_case_table"]
+
+_ORDER = [status.value for status in OpStatus]
+
+
+def op_table(ledger: Ledger) -> Table:
+    """One row an op and origin: how many cases ended how, and the worst budget ratio."""
+    rows = rows_of(ledger, "parity")
+    present = sorted({row["status"] for row in rows}, key=_ORDER.index)
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["op"], row["origin"]), []).append(row)
+    return Table(
+        name="parity-ops",
+        title="Kernels against their references",
+        columns=(
+            Column("op"),
+            Column("shown on"),
+            Column("cases", numeric=True),
+            *(Column(status, numeric=True) for status in present),
+            Column("worst ratio", True, "worst slice's error over its budget; 1 or less passes"),
+            Column("worst value at"),
+            Column("kernel", numeric=True),
+            Column("golden", numeric=True),
+            Column("null answers", hint="wrong answers the judge must reject"),
+        ),
+        rows=tuple(_op_row(key, group, present) for key, group in groups.items()),
+        note="Golden: the reference in float64 on the same rounded inputs. Budget: "
+        "RMS(e) ≤ c·RMS(b) + floor and max(e) ≤ c_max·max(b) + floor per slice, where e is the "
+        "kernel's error and b that of the reference in the kernel's own dtype.",
+        empty="no kernel was compared",
+    )
+
+
+def _op_row(key: tuple[str, str], group: list[dict[str, Any]], present: list[str]) -> Row:
+    counts = Counter(row["status"] for row in group)
+    compared = [row for row in group if row["budget_ratio"] is not None]
+    worst = max(compared, key=lambda row: row["budget_ratio"], default=None)
+    return Row(
+        (
+            text_cell(key[0]),
+            text_cell(key[1]),
+            number_cell(len(group), str(len(group))),
+            *(_count_cell(counts[status], status) for status in present),
+            *_worst_cells(worst),
+            _null_cell(group),
+        )
+    )
+
+
+def _count_cell(count: int, status: str) -> Cell:
+    if not count:
+        return Cell("·", 0.0, tone=Tone.MUTED)
+    tone = Tone.GOOD if status == "PASS" else Tone.BAD
+    if status in ("SKIPPED", "UNSUPPORTED", "VACUOUS"):
+        tone = Tone.DOUBT
+    return Cell(str(count), float(count), tone=tone)
+
+
+def _worst_cells(row: dict[str, Any] | None) -> tuple[Cell, Cell, Cell, Cell]:
+    if row is None:
+        absent = Cell(ABSENT, tone=Tone.MUTED)
+        return absent, absent, absent, absent
+    link, ratio = link_of(row), row["budget_ratio"]
+    tone = Tone.PLAIN if ratio <= 1 else Tone.BAD
+    index = ", ".join(str(place) for place in row["worst_index"])
+    return (
+        Cell(scientific(ratio), ratio, link, tone, row["case_id"]),
+        text_cell(f"{row['output']}[{index}]", link),
+        number_cell(row["worst_kernel_value"], f"{row['worst_kernel_value']:.7g}", link),
+        number_cell(row["worst_golden_value"], f"{row['worst_golden_value']:.7g}", link),
+    )
+
+
+def _null_cell(group: list[dict[str, Any]]) -> Cell:
+    judged = sum(row["nulls_judged"] for row in group)
+    rejected = sum(row["nulls_rejected"] for row in group)
+    if not judged:
+        return Cell("none judged", -1.0, tone=Tone.DOUBT)
+    tone = Tone.GOOD if rejected == judged else Tone.BAD
+    return Cell(f"{rejected} of {judged} rejected", rejected / judged, tone=tone)
+
+
+def red_case_table(ledger: Ledger) -> Table:
+    """The cases that did not pass, with what is wrong."""
+    red = [item for item in ledger.of_kind("parity") if entry_exit_code(item) is not ExitCode.PASS]
+    return Table(
+        name="parity-red",
+        title="Cases that did not pass",
+        columns=(Column("status"), Column("case"), Column("shown on"), Column("what is wrong")),
+        rows=tuple(_red_row(entry) for entry in red),
+        empty="none",
+    )
+
+
+def _red_row(entry: Entry) -> Row:
+    payload = entry.payload
+    return Row(
+        (
+            status_cell(entry),
+            text_cell(payload["case_id"]),
+            text_cell(payload["backend"]),
+            text_cell(payload.get("message", "")),
+        )
+    )
+
+
+def case_table(ledger: Ledger) -> Table:
+    """Every case."""
+    entries = ledger.of_kind("parity")
+    rows = rows_of(ledger, "parity")
+    return Table(
+        name="parity-cases",
+        title=f"All {len(rows)} cases",
+        columns=(
+            Column("case"),
+            Column("shown on"),
+            Column("status"),
+            Column("ratio", True, "worst slice's error over its budget"),
+            Column("max abs error", numeric=True),
+            Column("compared", True, "elements compared"),
+            Column("time ms", True, "median wall time of the kernel where it ran"),
+            Column("counted"),
+        ),
+        rows=tuple(_case_row(entry, row) for entry, row in zip(entries, rows, strict=True)),
+        folded=True,
+    )
+
+
+def _case_row(entry: Entry, row: dict[str, Any]) -> Row:
+    link, elapsed_ms = link_of(row), row["elapsed_ms"]
+    where = row["backend"]
+    if row["num_fallbacks"]:
+        where += f", {row['num_fallbacks']} ops elsewhere"
+    counters = ", ".join(f"{name} {value:g}" for name, value in sorted(row["counters"].items()))
+    return Row(
+        (
+            text_cell(row["case_id"], link),
+            text_cell(where),
+            status_cell(entry),
+            number_cell(row["budget_ratio"], link=link),
+            number_cell(row["max_abs"], link=link),
+            number_cell(row["num_compared"], str(row["num_compared"]), link),
+            number_cell(elapsed_ms, milliseconds(elapsed_ms) if elapsed_ms else None, link),
+            text_cell(counters),
+        )
+    )

@@ -1,0 +1,108 @@
+"""What was shown where, and what is red: the two tables under the headline."""
+
+from __future__ import annotations
+
+from harness.core.errors import ExitCode
+from reports.document import Cell, Column, Link, Row, Table, Tone
+from reports.ledger import Entry, Ledger
+from reports.origin import Origin, origin_of
+from reports.tables.cells import status_cell, text_cell
+from reports.verdict import AREAS, entry_exit_code, tone_of
+
+__all__ = ["attention_table", "shown_where_table"]
+
+MAX_ATTENTION_ROWS = 25
+
+_SEVERITY = (
+    ExitCode.INTERNAL,
+    ExitCode.RANK,
+    ExitCode.USAGE,
+    ExitCode.MISMATCH,
+    ExitCode.VACUOUS,
+    ExitCode.CANNOT_JUDGE,
+    ExitCode.INTERRUPTED,
+)
+# What runs kernels or a model, and so ran somewhere.
+_EXECUTED = ("parity", "tokens", "sweep")
+
+
+def shown_where_table(ledger: Ledger) -> Table:
+    """Good and judged records per kind and state. An empty state says "not shown"."""
+    found = {origin_of(entry) for kind in _EXECUTED for entry in ledger.of_kind(kind)}
+    states = [Origin.CPU, Origin.SIMULATOR, Origin.DEVICE]
+    if Origin.UNSTATED in found:
+        states.append(Origin.UNSTATED)
+    rows = [
+        Row((text_cell(AREAS[kind]), *(_state_cell(ledger, kind, state) for state in states)))
+        for kind in _EXECUTED
+    ]
+    return Table(
+        name="shown-where",
+        title="What was shown where",
+        columns=(Column("evidence"), *(Column(state.value) for state in states)),
+        rows=tuple(rows),
+        note="CPU is torch on the host and the bundled NKI interpreter. What is shown in one "
+        "column says nothing about another.",
+    )
+
+
+def _state_cell(ledger: Ledger, kind: str, state: Origin) -> Cell:
+    codes = [
+        code
+        for entry in ledger.of_kind(kind)
+        if origin_of(entry) is state and (code := entry_exit_code(entry)) is not None
+    ]
+    if not codes:
+        return Cell("not shown", -1.0, tone=Tone.MUTED)
+    good = sum(code is ExitCode.PASS for code in codes)
+    tone = Tone.GOOD if good == len(codes) else tone_of(min(codes, key=_rank))
+    return Cell(f"{good} of {len(codes)}", good / len(codes), tone=tone)
+
+
+def attention_table(ledger: Ledger) -> Table:
+    """Everything that is not green and counts, worst first."""
+    red = sorted(
+        (entry for entry in ledger.entries if entry_exit_code(entry) not in (None, ExitCode.PASS)),
+        key=lambda entry: _rank(entry_exit_code(entry)),
+    )
+    note = ""
+    if len(red) > MAX_ATTENTION_ROWS:
+        note = f"The worst {MAX_ATTENTION_ROWS} of {len(red)}; the others stand in their sections."
+    return Table(
+        name="attention",
+        title="Needs attention, worst first",
+        columns=(Column("status"), Column("kind"), Column("record"), Column("what is wrong")),
+        rows=tuple(_attention_row(entry) for entry in red[:MAX_ATTENTION_ROWS]),
+        note=note,
+        empty="nothing: every record that counts is good",
+    )
+
+
+def _attention_row(entry: Entry) -> Row:
+    kind = entry.record.kind
+    link = Link(entry.anchor, entry.source)
+    name = _record_name(entry)
+    return Row(
+        (
+            status_cell(entry),
+            text_cell(AREAS.get(kind, kind)),
+            text_cell(name, link),
+            text_cell(entry.payload.get("message", "")),
+        )
+    )
+
+
+def _record_name(entry: Entry) -> str:
+    payload = entry.payload
+    if entry.record.kind == "tokens":
+        return f"{payload['prompt']}: {payload['candidate']} against {payload['oracle']}"
+    if entry.record.kind == "sweep":
+        config = payload["config"]
+        axes = ("input_len", "cp", "ep", "concurrency", "numerics")
+        named = [f"{axis}={config[axis]}" for axis in axes if config.get(axis)]
+        return " ".join(named) or entry.key
+    return entry.key
+
+
+def _rank(code: ExitCode | None) -> int:
+    return _SEVERITY.index(code) if code in _SEVERITY else len(_SEVERITY)
