@@ -111,7 +111,7 @@ def _cpu_model() -> str:
 
 
 def _blas_name() -> str:
-    return "mkl" if torch.backends.mkl.is_available() else "other"
+    return "mkl" if torch._C.has_mkl else "other"
 
 
 def _git_revision(checkout: Path) -> str | None:
