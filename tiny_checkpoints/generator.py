@@ -1,0 +1,61 @@
+"""Makes a tiny checkpoint, once, whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from tiny_checkpoints.manifest import verify
+from tiny_checkpoints.variants import variant_named
+from tiny_checkpoints.writer import write_checkpoint
+
+__all__ = ["generate"]
+
+
+def generate(variant: str, directory: Path | str) -> Path:
+    """Make a tiny checkpoint, or reuse one that is already there and intact.
+
+    Written beside the target first and renamed when whole, so that a broken run leaves nothing
+    that looks like a checkpoint. The same bytes on every machine, checked against the manifest.
+
+    Args:
+        variant: a name of `tiny_checkpoints.variants.VARIANTS`.
+        directory: where it shall stand; parents are made.
+
+    Returns:
+        The directory.
+
+    Raises:
+        UsageError: unknown variant, or the place cannot be written.
+        InputError: something else, or a damaged checkpoint, is in the way.
+    """
+    chosen = variant_named(variant)
+    target = Path(directory)
+    if _is_taken(target):
+        verify(target, chosen.name)
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        write_checkpoint(chosen, staging)
+        verify(staging, chosen.name)
+        staging.chmod(0o755)
+        _move_into_place(staging, target, chosen.name)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
+def _is_taken(target: Path) -> bool:
+    return target.exists() and not (target.is_dir() and not any(target.iterdir()))
+
+
+def _move_into_place(staging: Path, target: Path, variant: str) -> None:
+    try:
+        staging.rename(target)
+    except OSError:
+        # Another process was first: its checkpoint serves if it is whole.
+        if not _is_taken(target):
+            raise
+        verify(target, variant)

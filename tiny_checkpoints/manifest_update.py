@@ -1,0 +1,31 @@
+"""Writes MANIFEST.json anew: `python -m tiny_checkpoints.manifest_update`.
+
+For a deliberate change of a variant only; a difference that nobody meant is a bug to be found.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tiny_checkpoints.config_files import write_json
+from tiny_checkpoints.manifest import MANIFEST_FILE, measured_hashes
+from tiny_checkpoints.variants import VARIANTS
+from tiny_checkpoints.writer import write_checkpoint
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Write every variant to a temporary directory and record its hashes."""
+    content: dict[str, dict[str, str]] = {}
+    for name, variant in VARIANTS.items():
+        with tempfile.TemporaryDirectory() as directory:
+            write_checkpoint(variant, Path(directory))
+            content[name] = measured_hashes(Path(directory))
+        print(f"{name}: {len(content[name])} files")
+    write_json(Path(__file__).with_name(MANIFEST_FILE), content)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Reading and writing safetensors bytes, deterministically and with clear errors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.core.errors import InputError
+
+__all__ = ["DTYPE_BYTES", "Shard", "StoredTensor", "tensors_digest", "write_shard"]
+
+DTYPE_BYTES = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1}
+_ALIGNMENT = 8
+_MAX_HEADER_BYTES = 100_000_000
+_RESTORE = "restore the file or make the checkpoint again"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor as its file holds it: dtype string, shape, and its raw little-endian bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: npt.NDArray[Any]
+
+    def __post_init__(self) -> None:
+        expected = math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+        if self.data.nbytes != expected:
+            raise ValueError(f"{self.dtype}{list(self.shape)}: {self.data.nbytes} bytes")
+
+
+def write_shard(path: Path, tensors: Mapping[str, StoredTensor]) -> None:
+    """Write one safetensors file: widest dtypes first, then by name, so data is aligned."""
+    names = sorted(tensors, key=lambda name: (-DTYPE_BYTES[tensors[name].dtype], name))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name in names:
+        tensor = tensors[name]
+        end = offset + tensor.data.nbytes
+        header[name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name in names:
+            file.write(_little_endian(tensors[name].data))
+
+
+def tensors_digest(tensors: Mapping[str, StoredTensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes, in name order; layout in the file is free."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name}|{tensor.dtype}|{list(tensor.shape)}|".encode())
+        digest.update(_little_endian(tensor.data))
+    return digest.hexdigest()
+
+
+def _little_endian(data: npt.NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(data.astype(data.dtype.newbyteorder("<"))).tobytes()
+
+
+class Shard:
+    """A safetensors file opened by its header; tensor data is read on demand.
+
+    Args:
+        path: the file.
+
+    Raises:
+        InputError: absent, truncated, or a header that is not safetensors.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise InputError(path, "file", "absent", f"a shard is missing; {_RESTORE}")
+        self._num_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            if not 2 <= header_bytes <= min(_MAX_HEADER_BYTES, self._num_bytes - 8):
+                raise InputError(
+                    path, "header length", header_bytes, f"truncated or not safetensors; {_RESTORE}"
+                )
+            text = file.read(header_bytes)
+        self._data_start = 8 + header_bytes
+        self.entries = self._parsed(text)
+
+    def _parsed(self, text: bytes) -> dict[str, dict[str, Any]]:
+        try:
+            header = json.loads(text)
+        except ValueError as error:
+            raise InputError(self.path, "header", str(error), _RESTORE) from error
+        if not isinstance(header, dict):
+            raise InputError(self.path, "header", type(header).__name__, _RESTORE)
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            self._check_extent(name, entry)
+        return header
+
+    def _check_extent(self, name: str, entry: Any) -> None:
+        try:
+            begin, end = entry["data_offsets"]
+            num_values, dtype = math.prod(entry["shape"]), entry["dtype"]
+        except (TypeError, KeyError, ValueError) as error:
+            raise InputError(self.path, f"tensor {name}", entry, _RESTORE) from error
+        if not 0 <= begin <= end or self._data_start + end > self._num_bytes:
+            raise InputError(
+                self.path,
+                f"tensor {name}",
+                f"bytes {begin}..{end} of a file of {self._num_bytes}",
+                f"the file is truncated; {_RESTORE}",
+            )
+        width = DTYPE_BYTES.get(dtype)
+        if width is not None and end - begin != num_values * width:
+            raise InputError(
+                self.path,
+                f"tensor {name}",
+                f"{end - begin} bytes for {dtype}{entry['shape']}",
+                _RESTORE,
+            )
+
+    def read(self, name: str) -> StoredTensor:
+        """One tensor's bytes: uint16 patterns for BF16, uint8 for the 8-bit types.
+
+        Raises:
+            InputError: a dtype this architecture does not use.
+        """
+        entry = self.entries[name]
+        if entry["dtype"] not in DTYPE_BYTES:
+            raise InputError(
+                self.path, f"tensor {name}, dtype", entry["dtype"], f"one of {sorted(DTYPE_BYTES)}"
+            )
+        begin, end = entry["data_offsets"]
+        with self.path.open("rb") as file:
+            file.seek(self._data_start + begin)
+            data = file.read(end - begin)
+        storage = {"F32": "<f4", "BF16": "<u2"}.get(entry["dtype"], "u1")
+        shape = tuple(entry["shape"])
+        return StoredTensor(entry["dtype"], shape, np.frombuffer(data, storage).reshape(shape))

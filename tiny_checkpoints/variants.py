@@ -1,0 +1,164 @@
+"""The tiny checkpoints by name: dimensions of model.md §6, with 32 index heads in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from harness.core.errors import UsageError
+from harness.core.suggest import near_names
+
+__all__ = ["VARIANTS", "Gains", "Variant", "variant_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """How loud the parts of the model are, relative to unit-variance inputs.
+
+    Attributes:
+        branch: of every sublayer's last projection. Small values let the embedding decide alone:
+            greedy tokens then survive any noise and any fault ("steady").
+        query: of attention queries; sets how peaked attention is.
+        router: of router logits.
+        cluster: amplitude of an embedding's successor direction, see `tiny_checkpoints.recipe`.
+    """
+
+    branch: float = 1.0
+    query: float = 2.0
+    router: float = 2.0
+    cluster: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One tiny checkpoint.
+
+    Attributes:
+        name: what users type.
+        seed: part of every random stream's name.
+        hidden_size ... engram_head_dim: as in model.md §6's table.
+        purpose: one line for people.
+    """
+
+    name: str
+    purpose: str
+    vocab_size: int
+    hidden_size: int
+    num_heads: int
+    head_dim: int
+    rope_dim: int
+    q_lora_rank: int
+    o_groups: int
+    o_lora_rank: int
+    moe_intermediate_size: int
+    num_experts: int
+    num_experts_per_tok: int
+    draft_experts: int
+    draft_experts_per_tok: int
+    index_head_dim: int
+    index_topk: int
+    candidate_blocks: int
+    candidate_block_size: int
+    sliding_window: int
+    engram_head_dim: int
+    markov_rank: int
+    rope_original_positions: int = 256
+    seed: int = 1
+    gains: Gains = field(default_factory=Gains)
+
+
+_TINY_A = Variant(
+    name="tiny-A",
+    purpose="smallest legal geometry; the demo and most tests",
+    vocab_size=512,
+    hidden_size=256,
+    num_heads=8,
+    head_dim=64,
+    rope_dim=32,
+    q_lora_rank=128,
+    o_groups=4,
+    o_lora_rank=64,
+    moe_intermediate_size=128,
+    num_experts=8,
+    num_experts_per_tok=2,
+    draft_experts=4,
+    draft_experts_per_tok=2,
+    index_head_dim=32,
+    index_topk=8,
+    candidate_blocks=4,
+    candidate_block_size=4,
+    sliding_window=16,
+    engram_head_dim=32,
+    markov_rank=32,
+)
+
+_VARIANTS = (
+    _TINY_A,
+    replace(
+        _TINY_A,
+        name="steady",
+        purpose="tiny-A with quiet branches: robust to noise, blind to faults; demonstrations only",
+        gains=Gains(branch=0.3),
+    ),
+    Variant(
+        "tiny-B",
+        "tiles of 128 like the hardware's",
+        vocab_size=1024,
+        hidden_size=512,
+        num_heads=8,
+        head_dim=128,
+        rope_dim=32,
+        q_lora_rank=256,
+        o_groups=4,
+        o_lora_rank=128,
+        moe_intermediate_size=256,
+        num_experts=16,
+        num_experts_per_tok=3,
+        draft_experts=8,
+        draft_experts_per_tok=2,
+        index_head_dim=64,
+        index_topk=16,
+        candidate_blocks=4,
+        candidate_block_size=8,
+        sliding_window=32,
+        engram_head_dim=64,
+        markov_rank=64,
+    ),
+    Variant(
+        "tiny-D",
+        "64 heads and 64 experts, for 64 simulated ranks",
+        vocab_size=512,
+        hidden_size=256,
+        num_heads=64,
+        head_dim=32,
+        rope_dim=16,
+        q_lora_rank=128,
+        o_groups=8,
+        o_lora_rank=32,
+        moe_intermediate_size=64,
+        num_experts=64,
+        num_experts_per_tok=2,
+        draft_experts=4,
+        draft_experts_per_tok=2,
+        index_head_dim=32,
+        index_topk=8,
+        candidate_blocks=4,
+        candidate_block_size=4,
+        sliding_window=16,
+        engram_head_dim=32,
+        markov_rank=32,
+    ),
+)
+
+VARIANTS = MappingProxyType({variant.name: variant for variant in _VARIANTS})
+
+
+def variant_named(name: str) -> Variant:
+    """Look a variant up.
+
+    Raises:
+        UsageError: unknown name; the message lists near names.
+    """
+    if name not in VARIANTS:
+        raise UsageError(f"tiny checkpoint {name!r} is not known{near_names(name, VARIANTS)}")
+    return VARIANTS[name]
