@@ -6,6 +6,7 @@ Effects are natural logarithms of ratios: log(1.03) is 3 % more. Paired tests as
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -19,15 +20,17 @@ __all__ = [
     "holm",
     "mann_whitney_p",
     "paired_lower_bound",
+    "paired_permutation_p",
     "shift_lower_bound",
+    "shift_standard_error",
     "sign_test_p",
-    "signed_rank_p",
 ]
 
 Floats = npt.NDArray[np.float64]
 
 # Asymptotic efficiency of the Hodges-Lehmann estimate against the mean for normal noise is 3/pi.
 _HODGES_LEHMANN_EFFICIENCY = 3.0 / math.pi
+_MAX_ENUMERATED_PAIRS = 40
 
 
 def hodges_lehmann(differences: Sequence[float]) -> float:
@@ -50,7 +53,7 @@ def paired_lower_bound(differences: Sequence[float], confidence: float = 0.95) -
     None where the sample is too small for the confidence (fewer than 5 pairs at 95 %).
     """
     averages = np.sort(_walsh_averages(_checked(differences)))
-    law = _signed_rank_law(np.arange(1, len(differences) + 1) * 2)[::2]
+    law = _untied_signed_rank_law(len(differences))
     return _order_statistic(averages, law, 1.0 - confidence)
 
 
@@ -62,19 +65,27 @@ def shift_lower_bound(
     return _order_statistic(shifts, _mann_whitney_law(len(base), len(other)), 1.0 - confidence)
 
 
-def signed_rank_p(differences: Sequence[float]) -> float:
-    """Exact one-sided permutation p for "the differences are positive" (Wilcoxon signed rank).
+def paired_permutation_p(differences: Sequence[float]) -> float:
+    """Exact one-sided permutation p for "the differences are positive on average".
 
-    All sign patterns of the observed ranks are counted, mid-ranks for ties; zeros are dropped,
-    as no sign can be permuted on them. No difference left gives 1.
+    All 2^n sign patterns are counted by the sum they give (Fisher's randomisation test). Beyond
+    40 pairs the sums of signed ranks are counted instead, which stays exact and grows slowly.
+
+    Raises:
+        ValueError: no difference, or one that is not finite.
     """
     values = _checked(differences)
-    values = values[values != 0.0]
-    if values.size == 0:
-        return 1.0
-    doubled = _doubled_midranks(np.abs(values))
-    observed = int(doubled[values > 0].sum())
-    return float(_signed_rank_law(doubled)[observed:].sum())
+    if values.size > _MAX_ENUMERATED_PAIRS:
+        return _signed_rank_p(values)
+    magnitudes = np.abs(values)
+    # A pattern's sum is total - 2 * (sum of the flipped magnitudes).
+    flipped = float(magnitudes[values < 0].sum())
+    half = values.size // 2
+    left, right = _subset_sums(magnitudes[:half]), np.sort(_subset_sums(magnitudes[half:]))
+    # Patterns that differ only by rounding of equal sums count as equal.
+    limit = flipped + 1e-12 * max(1.0, float(magnitudes.sum()))
+    counted = int(np.searchsorted(right, limit - left, side="right").sum())
+    return counted / 2.0**values.size
 
 
 def mann_whitney_p(base: Sequence[float], other: Sequence[float]) -> float:
@@ -110,6 +121,27 @@ def effect_standard_error(differences: Sequence[float]) -> float:
     return mean_error / math.sqrt(_HODGES_LEHMANN_EFFICIENCY)
 
 
+def shift_standard_error(
+    base: Sequence[float], other: Sequence[float], history: Sequence[float] = ()
+) -> float:
+    """Standard error of the shift between two samples under no change.
+
+    The variance is pooled within the samples, and within `history`: runs of one unchanged build.
+
+    Raises:
+        ValueError: a sample of fewer than two.
+    """
+    groups = [_checked(base), _checked(other)]
+    if len(history) >= 2:
+        groups.append(_checked(history))
+    if min(group.size for group in groups) < 2:
+        raise ValueError("a standard error needs at least two values on each side")
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+    variance = squares / sum(group.size - 1 for group in groups)
+    per_sample = 1.0 / groups[0].size + 1.0 / groups[1].size
+    return math.sqrt(variance * per_sample / _HODGES_LEHMANN_EFFICIENCY)
+
+
 def sign_test_p(num_up: int, num_total: int) -> float:
     """Two-sided exact binomial p of `num_up` among `num_total` at one half; 1 for none."""
     if num_total == 0:
@@ -117,6 +149,23 @@ def sign_test_p(num_up: int, num_total: int) -> float:
     tail = min(num_up, num_total - num_up)
     below = sum(math.comb(num_total, count) for count in range(tail + 1))
     return min(1.0, 2.0 * below / 2.0**num_total)
+
+
+def _subset_sums(values: Floats) -> Floats:
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums, sums + value])
+    return sums
+
+
+def _signed_rank_p(values: Floats) -> float:
+    """Wilcoxon's signed rank with mid-ranks; zeros carry no sign and are dropped."""
+    values = values[values != 0.0]
+    if values.size == 0:
+        return 1.0
+    doubled = _doubled_midranks(np.abs(values))
+    observed = int(doubled[values > 0].sum())
+    return float(_signed_rank_law(doubled)[observed:].sum())
 
 
 def _checked(values: Sequence[float]) -> Floats:
@@ -169,6 +218,11 @@ def _signed_rank_law(doubled_ranks: npt.NDArray[np.int64]) -> Floats:
     return law
 
 
+@functools.cache
+def _untied_signed_rank_law(num_pairs: int) -> Floats:
+    return _signed_rank_law(np.arange(1, num_pairs + 1, dtype=np.int64) * 2)[::2]
+
+
 def _rank_sum_law(doubled_ranks: npt.NDArray[np.int64], num_chosen: int) -> Floats:
     """Probability of each rank sum of a random choice of `num_chosen`; index = doubled sum."""
     total = int(doubled_ranks.sum())
@@ -181,6 +235,7 @@ def _rank_sum_law(doubled_ranks: npt.NDArray[np.int64], num_chosen: int) -> Floa
     return law
 
 
+@functools.cache
 def _mann_whitney_law(num_base: int, num_other: int) -> Floats:
     """Law of U without ties: index = number of (base, other) pairs with other above."""
     ranks = np.arange(1, num_base + num_other + 1, dtype=np.int64) * 2
