@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-__all__ = ["Cell", "Column", "Document", "Figure", "Link", "Row", "Section", "Table", "Tile", "Tone"]
+__all__ = [
+    "Cell",
+    "Column",
+    "Document",
+    "Figure",
+    "Link",
+    "Row",
+    "Section",
+    "Table",
+    "Tile",
+    "Tone",
+]
 
 
 class Tone(Enum):

@@ -12,17 +12,16 @@ from typing import Any
 
 import pandas as pd
 
-from harness.core.latency import failure_of, latency_of, measure_requests
+from harness.core.latency import Samples, failure_of, latency_of, measure_requests
+from harness.core.results import PointStatus
+from reports.axes import SWEEP_AXES
 from reports.interval import interval_of
 from reports.ledger import Entry, Ledger
 from reports.origin import origin_of
 
-__all__ = ["COMMON_COLUMNS", "SWEEP_AXES", "frame_of", "rows_of"]
+__all__ = ["COMMON_COLUMNS", "frame_of", "rows_of"]
 
 COMMON_COLUMNS = ("anchor", "source", "key", "origin")
-
-# What tells the points of a matrix apart for a reader, in the order of the columns.
-SWEEP_AXES = ("input_len", "output_len", "cp", "ep", "concurrency", "numerics", "ops")
 
 
 def frame_of(ledger: Ledger, kind: str) -> pd.DataFrame:
@@ -100,7 +99,9 @@ def _tokens(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sweep(payload: Mapping[str, Any]) -> dict[str, Any]:
     config = payload["config"]
-    samples = measure_requests(payload["requests"])
+    everything = measure_requests(payload["requests"])
+    # What a failed point still measured is no latency of the setting; its requests are counted.
+    samples = everything if payload["status"] == PointStatus.OK else Samples()
     row: dict[str, Any] = {axis: config.get(axis) for axis in SWEEP_AXES}
     row["ops"] = _ops_name(config.get("ops"))
     row["ep"] = config.get("ep") or config.get("cp")  # 0 means the same as cp
@@ -114,13 +115,15 @@ def _sweep(payload: Mapping[str, Any]) -> dict[str, Any]:
         "itl_samples_ms": samples.itl_ms,
         "ttft_samples_ms": samples.ttft_ms,
         "tpot_samples_ms": samples.tpot_ms,
-        "num_completed": samples.num_completed,
-        "num_failed": samples.num_failed,
-        "failures": samples.failures,
+        "num_completed": everything.num_completed,
+        "num_failed": everything.num_failed,
+        "failures": everything.failures,
         "num_warmups": len(payload.get("warmups") or ()),
         "compile_events": payload.get("compile_events", 0),
         "padding_share": _largest(payload["requests"], "padding_share"),
-        "output_tokens_per_s": _output_tokens_per_s(payload["requests"]),
+        "output_tokens_per_s": _output_tokens_per_s(payload["requests"])
+        if samples.ttft_ms
+        else None,
         "counters": payload.get("counters") or {},
     }
     return row

@@ -30,8 +30,8 @@ class Interval:
     def method(self) -> str:
         """Words for a caption or a tooltip."""
         if self.is_confidence:
-            return f"median and its 95 % interval (order statistics), n={self.count}"
-        return f"median and range, n={self.count}"
+            return f"95 % interval, n={self.count}"
+        return f"range, n={self.count}"
 
 
 def interval_of(samples: Sequence[float]) -> Interval | None:

@@ -44,8 +44,8 @@ class Entry:
     @property
     def anchor(self) -> str:
         """Id of the record within a document; safe in HTML whatever the key holds."""
-        digest = hashlib.sha256(self.record.key.encode("utf-8", "surrogatepass")).hexdigest()
-        return f"record-{self.record.kind}-{digest[:12]}"
+        name = f"{self.record.kind} {self.record.key}".encode("utf-8", "surrogatepass")
+        return f"r{hashlib.sha256(name).hexdigest()[:12]}"
 
     @property
     def source(self) -> str:

@@ -37,11 +37,11 @@ class PublishedFigure:
 
     @property
     def tpot_text(self) -> str:
-        """ "447 ms", "117–127 ms" or a dash."""
+        """ "447", "117–127" or a dash, in ms."""
         if self.tpot_ms is None:
             return "–"
         low, high = self.tpot_ms
-        return f"{low:g} ms" if low == high else f"{low:g}–{high:g} ms"
+        return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 
 
 PUBLISHED = (

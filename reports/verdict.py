@@ -86,7 +86,8 @@ class AreaVerdict:
     @property
     def breakdown(self) -> str:
         """ "50 PASS · 1 TIMEOUT"."""
-        return " · ".join(f"{count} {status}" for status, count in self.statuses.items())
+        # A no-break space keeps each count with its status.
+        return " · ".join(f"{count}\u00a0{status}" for status, count in self.statuses.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +174,10 @@ def _tokens_code(payload: Mapping[str, Any]) -> ExitCode:
 
 
 def _sweep_code(payload: Mapping[str, Any]) -> ExitCode | None:
-    if any(failure_of(request) is not None for request in payload["requests"]):
+    status = payload["status"]
+    if status == PointStatus.OK and any(map(failure_of, payload["requests"])):
         return ExitCode.MISMATCH
-    return _POINT_EXIT.get(payload["status"])
+    return _POINT_EXIT.get(status)
 
 
 def _gate_code(payload: Mapping[str, Any]) -> ExitCode | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from harness.core.errors import ExitCode
@@ -40,7 +39,7 @@ def op_table(ledger: Ledger) -> Table:
             Column("op"),
             Column("shown on"),
             Column("cases", numeric=True),
-            *(Column(status, numeric=True) for status in present),
+            *(Column(status.lower().replace("_", " "), numeric=True) for status in present),
             Column("worst ratio", True, "worst slice's error over its budget; 1 or less passes"),
             Column("worst value at"),
             Column("kernel", numeric=True),
@@ -56,28 +55,29 @@ def op_table(ledger: Ledger) -> Table:
 
 
 def _op_row(key: tuple[str, str], group: list[dict[str, Any]], present: list[str]) -> Row:
-    counts = Counter(row["status"] for row in group)
     compared = [row for row in group if row["budget_ratio"] is not None]
     worst = max(compared, key=lambda row: row["budget_ratio"], default=None)
     return Row(
         (
             text_cell(key[0]),
             text_cell(key[1]),
-            number_cell(len(group), str(len(group))),
-            *(_count_cell(counts[status], status) for status in present),
+            number_cell(len(group), str(len(group)), link_of(group[0])),
+            *(_count_cell(group, status) for status in present),
             *_worst_cells(worst),
             _null_cell(group),
         )
     )
 
 
-def _count_cell(count: int, status: str) -> Cell:
-    if not count:
+def _count_cell(group: list[dict[str, Any]], status: str) -> Cell:
+    """How many, linked to the first of them."""
+    found = [row for row in group if row["status"] == status]
+    if not found:
         return Cell("·", 0.0, tone=Tone.MUTED)
     tone = Tone.GOOD if status == "PASS" else Tone.BAD
     if status in ("SKIPPED", "UNSUPPORTED", "VACUOUS"):
         tone = Tone.DOUBT
-    return Cell(str(count), float(count), tone=tone)
+    return Cell(str(len(found)), float(len(found)), link_of(found[0]), tone)
 
 
 def _worst_cells(row: dict[str, Any] | None) -> tuple[Cell, Cell, Cell, Cell]:
@@ -101,7 +101,9 @@ def _null_cell(group: list[dict[str, Any]]) -> Cell:
     if not judged:
         return Cell("none judged", -1.0, tone=Tone.DOUBT)
     tone = Tone.GOOD if rejected == judged else Tone.BAD
-    return Cell(f"{rejected} of {judged} rejected", rejected / judged, tone=tone)
+    first = next(row for row in group if row["nulls_judged"])
+    text = f"{rejected} of {judged} rejected"
+    return Cell(text, rejected / judged, link_of(first), tone)
 
 
 def red_case_table(ledger: Ledger) -> Table:

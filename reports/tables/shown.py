@@ -47,16 +47,17 @@ def shown_where_table(ledger: Ledger) -> Table:
 
 
 def _state_cell(ledger: Ledger, kind: str, state: Origin) -> Cell:
-    codes = [
-        code
+    judged = [
+        (code, entry)
         for entry in ledger.of_kind(kind)
         if origin_of(entry) is state and (code := entry_exit_code(entry)) is not None
     ]
-    if not codes:
+    if not judged:
         return Cell("not shown", -1.0, tone=Tone.MUTED)
-    good = sum(code is ExitCode.PASS for code in codes)
-    tone = Tone.GOOD if good == len(codes) else tone_of(min(codes, key=_rank))
-    return Cell(f"{good} of {len(codes)}", good / len(codes), tone=tone)
+    good = sum(code is ExitCode.PASS for code, _ in judged)
+    worst, entry = min(judged, key=lambda item: _rank(item[0]))
+    text = f"{good} of {len(judged)}"
+    return Cell(text, good / len(judged), Link(entry.anchor, entry.source), tone_of(worst))
 
 
 def attention_table(ledger: Ledger) -> Table:
@@ -85,7 +86,7 @@ def _attention_row(entry: Entry) -> Row:
     return Row(
         (
             status_cell(entry),
-            text_cell(AREAS.get(kind, kind)),
+            text_cell(AREAS.get(kind, kind).replace(" ", "\u00a0")),
             text_cell(name, link),
             text_cell(entry.payload.get("message", "")),
         )

@@ -22,10 +22,21 @@ def match_text(row: dict[str, Any]) -> str:
     if not row["positions"]:
         return str(row["status"])
     text = f"{row['prefix_length']}/{row['num_generated']}"
-    if row["first_divergence"] is None:
+    if row["status"] == "MATCH":
         return text
     word = {"NEAR_TIE": "near tie", "DIVERGED": "diverged"}.get(row["status"], row["status"])
-    return f"{text}, {word} at {row['first_divergence']}"
+    places = _places(row)
+    return f"{text}, {word} at {places}" if places else f"{text}, {word}"
+
+
+def _places(row: dict[str, Any]) -> str:
+    """The positions that carry the status, else where free running parts; at most four."""
+    found = [str(at) for at, status in enumerate(row["positions"]) if status == row["status"]]
+    if not found and row["first_divergence"] is not None:
+        found = [str(row["first_divergence"])]
+    if row["status"] == "DIVERGED":
+        return "".join(found[:1])  # what follows the first wrong token has another prefix
+    return ", ".join(found[:4]) + (", …" if len(found) > 4 else "")
 
 
 def phase_texts(positions: Sequence[str]) -> tuple[str, str]:
@@ -73,10 +84,9 @@ def _pair_row(key: tuple[str, str, str], group: list[tuple[Entry, dict[str, Any]
     status = str(entry.payload["status"])
     if status == "MATCH" and any(row["status"] == "NEAR_TIE" for _, row in group):
         status = "NEAR_TIE"
-    verdict = Cell(
-        status, status, Link(entry.anchor, entry.source), tone_of(entry_exit_code(entry))
-    )
-    return Row((*(text_cell(part) for part in key), verdict, text_cell(summary)))
+    link = Link(entry.anchor, entry.source)
+    verdict = Cell(status, status, link, tone_of(entry_exit_code(entry)))
+    return Row((*(text_cell(part) for part in key), verdict, text_cell(summary, link)))
 
 
 def _severity(code: ExitCode | None) -> int:
@@ -98,13 +108,13 @@ def prompt_table(ledger: Ledger) -> Table:
             Column("prefix", True, "equal free-running prefix over generated tokens"),
             Column("prefill", hint="status of token 0"),
             Column("decode", hint="status of every later token, teacher-forced"),
+            Column("what was found"),
             Column("forced top-1", True, "top-1 agreement on the oracle's prefix"),
             Column("max |Δz|", True, "largest difference of a logit"),
             Column("bound", True, "what max |Δz| was held against"),
             Column("noise N", True, "from runs without the candidate; strict modes have none"),
             Column("mean KL nats", numeric=True),
             Column("prompt tokens", numeric=True),
-            Column("what is wrong"),
         ),
         rows=tuple(_prompt_row(entry, row) for entry, row in zip(entries, rows, strict=True)),
         empty="no tokens were compared",
@@ -127,12 +137,12 @@ def _prompt_row(entry: Entry, row: dict[str, Any]) -> Row:
             number_cell(share, f"{row['prefix_length']}/{row['num_generated']}", link),
             text_cell(prefill),
             text_cell(decode),
+            text_cell(row["message"]),
             number_cell(rate, f"{rate:.1%}" if rate is not None else None, link),
             number_cell(error, error_text, link)._replace(tone=Tone.BAD if over else Tone.PLAIN),
             number_cell(bound, link=link),
             number_cell(row["noise"], link=link),
             number_cell(row["mean_kl_nats"], link=link),
             number_cell(row["prompt_length"] or None, str(row["prompt_length"]), link),
-            text_cell(row["message"]),
         )
     )

@@ -113,7 +113,9 @@ def parity_results(rng: random.Random) -> list[ParityResult]:
             elif status is OpStatus.OUT_OF_TOLERANCE:
                 errors = (output_errors(4.2), output_errors(0.4, name="lse"))
             elapsed_ms = tuple(round(rng.uniform(3, 40), 3) for _ in range(3)) if errors else ()
-            detail = "Traceback (most recent call last):\n  …" if status.value == "RUN_ERROR" else ""
+            detail = (
+                "Traceback (most recent call last):\n  …" if status.value == "RUN_ERROR" else ""
+            )
             results.append(
                 ParityResult(
                     case_id=case.case_id,

@@ -1,0 +1,1 @@
+"""Frames as figures: matplotlib to SVG text, deterministic, legible in light and dark."""

@@ -1,0 +1,177 @@
+"""A run directory as documents: Markdown with figures beside it, and one self-contained HTML."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.core.errors import UsageError
+from reports.document import Document, Figure, Section, Tile
+from reports.frame import rows_of
+from reports.html import to_html
+from reports.ledger import Ledger, read_run
+from reports.markdown import PLOT_FOLDER, to_markdown
+from reports.plots.distribution import cdf_figure
+from reports.plots.latency import tpot_figure, ttft_figure
+from reports.plots.margins import margin_figure
+from reports.plots.matrix import matrix_figure
+from reports.plots.parity import budget_figure, case_map_figure
+from reports.plots.scaling import concurrency_figure, pareto_figure, scaling_figure
+from reports.tables.gate import metric_table, verdict_table
+from reports.tables.parity import case_table, op_table, red_case_table
+from reports.tables.shown import attention_table, shown_where_table
+from reports.tables.surroundings import environment_table, record_table, stage_table
+from reports.tables.sweep import beside_published_table, point_table
+from reports.tables.tokens import pair_table, prompt_table
+from reports.verdict import AreaVerdict, tone_of, verdict_of
+
+__all__ = ["document_of", "render", "write_documents", "write_text"]
+
+_Plot = Callable[[Sequence[dict[str, Any]]], Figure | None]
+
+
+def render(run_dir: Path, out_dir: Path | None = None) -> tuple[Path, Path]:
+    """Write report.md (with plots/*.svg) and report.html; returns their paths.
+
+    Args:
+        out_dir: made if absent; the run directory itself where None.
+
+    Raises:
+        InputError: a record is broken; names file and line.
+        UsageError: no such run, or the directory cannot be written.
+        VacuousError: the run recorded nothing.
+    """
+    document = document_of(read_run(run_dir).require_records())
+    return write_documents(document, run_dir, out_dir or run_dir)
+
+
+def write_documents(document: Document, run_dir: Path, out_dir: Path) -> tuple[Path, Path]:
+    """Write one document in both forms; returns (report.md, report.html)."""
+    for figure in (figure for section in document.sections for figure in section.figures):
+        write_text(out_dir / PLOT_FOLDER / f"{figure.name}.svg", figure.svg)
+    records_at = Path(os.path.relpath(run_dir.resolve(), out_dir.resolve())).as_posix()
+    markdown = to_markdown(document, records_at="" if records_at == "." else records_at)
+    return (
+        write_text(out_dir / "report.md", markdown),
+        write_text(out_dir / "report.html", to_html(document)),
+    )
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file whole or not at all; returns its path.
+
+    Raises:
+        UsageError: the place cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(text, encoding="utf-8", newline="\n", errors="backslashreplace")
+        unfinished.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written ({error.strerror}); choose a writable directory with --out"
+        ) from error
+    return path
+
+
+def document_of(ledger: Ledger) -> Document:
+    """Everything the report of one run says."""
+    verdict = verdict_of(ledger)
+    return Document(
+        title=f"neuron-harness report · {ledger.run_id}",
+        verdict=verdict.word,
+        tone=tone_of(verdict.exit_code),
+        sentence=verdict.sentence,
+        facts=_facts(ledger),
+        tiles=tuple(_tile(area) for area in verdict.areas),
+        notices=ledger.notices,
+        sections=(
+            Section(
+                "overview",
+                "Overview",
+                tables=(shown_where_table(ledger), attention_table(ledger)),
+            ),
+            _tokens_section(ledger),
+            _parity_section(ledger),
+            _sweep_section(ledger),
+            Section(
+                "gate",
+                "Gate",
+                (
+                    "Deterministic metrics are compared exactly. Timings need enough interleaved "
+                    "pairs of runs; with fewer they are inconclusive, neither green nor red.",
+                ),
+                tables=(verdict_table(ledger), metric_table(ledger)),
+            ),
+            Section("stages", "Stages", tables=(stage_table(ledger),)),
+            Section("environment", "Environment", tables=(environment_table(ledger),)),
+            Section("records", "Records", tables=(record_table(ledger),)),
+        ),
+    )
+
+
+def _facts(ledger: Ledger) -> tuple[tuple[str, str], ...]:
+    command = ledger.run.get("command")
+    facts = [("run", ledger.run_id)]
+    if isinstance(command, list):
+        facts.append(("command", shlex.join(str(word) for word in command)))
+    if ledger.run.get("start"):
+        facts.append(("started", str(ledger.run["start"])))
+    facts.append(("records", str(len(ledger.entries))))
+    return tuple(facts)
+
+
+def _tile(area: AreaVerdict) -> Tile:
+    return Tile(
+        value=f"{area.num_good} of {area.num_judged}",
+        label=area.title,
+        detail=area.breakdown,
+        tone=tone_of(area.exit_code),
+        section=area.kind,
+    )
+
+
+def _tokens_section(ledger: Ledger) -> Section:
+    return Section(
+        "tokens",
+        "Token match",
+        (
+            "Greedy ids of a candidate setting against an oracle setting, then both re-scored "
+            "on the oracle's prefix. Token 0 comes out of prefill, every later one out of decode.",
+        ),
+        figures=_drawn(rows_of(ledger, "tokens"), margin_figure),
+        tables=(pair_table(ledger), prompt_table(ledger)),
+    )
+
+
+def _parity_section(ledger: Ledger) -> Section:
+    return Section(
+        "parity",
+        "Kernel parity",
+        figures=_drawn(rows_of(ledger, "parity"), budget_figure, case_map_figure),
+        tables=(op_table(ledger), red_case_table(ledger), case_table(ledger)),
+    )
+
+
+def _sweep_section(ledger: Ledger) -> Section:
+    latencies: tuple[_Plot, ...] = (ttft_figure, tpot_figure, matrix_figure, cdf_figure)
+    loads: tuple[_Plot, ...] = (scaling_figure, concurrency_figure, pareto_figure)
+    return Section(
+        "sweep",
+        "Latency",
+        (
+            "Times of a CPU run show that the method works and how settings compare on this "
+            "machine; they say nothing about Trainium.",
+        ),
+        figures=_drawn(rows_of(ledger, "sweep"), *latencies, *loads),
+        tables=(point_table(ledger), beside_published_table(ledger)),
+    )
+
+
+def _drawn(rows: Sequence[dict[str, Any]], *plots: _Plot) -> tuple[Figure, ...]:
+    figures = (plot(rows) for plot in plots)
+    return tuple(figure for figure in figures if figure is not None)
