@@ -1,0 +1,136 @@
+"""Host arrays to HBM tensors and back: numpy and torch, without copies where possible."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.interpreter.allocation import input_tensor
+from kernels.interpreter.dtypes import DType, dtype_of
+from kernels.interpreter.errors import refuse
+from kernels.interpreter.memory import MemoryRegion
+from kernels.interpreter.tensor import NkiTensor
+
+__all__ = ["Arguments"]
+
+Array = npt.NDArray[Any]
+
+
+class Arguments:
+    """The host side of a launch: wraps the arguments, unwraps the results.
+
+    Torch tensors and numpy arrays become HBM tensors over the same memory, so that a kernel's
+    writes to an input are seen by the host. Results are torch tensors if an argument was one.
+    """
+
+    def __init__(self) -> None:
+        self._host: dict[int, tuple[NkiTensor, Any]] = {}
+        self._copied_back: list[tuple[NkiTensor, Array, Array]] = []
+        self._uses_torch = False
+
+    def wrap(self, value: Any, name: str) -> Any:
+        """`value` with every array replaced by a tensor; tuples, lists and dicts are entered."""
+        torch = sys.modules.get("torch")
+        if isinstance(value, np.ndarray):
+            return self._tensor(value, value, dtype_of(value.dtype), name)
+        if torch is not None and isinstance(value, torch.Tensor):
+            self._uses_torch = True
+            kind = dtype_of(value.dtype)
+            return self._tensor(value, _torch_to_numpy(torch, value, kind, name), kind, name)
+        if isinstance(value, tuple | list):
+            items = [self.wrap(item, f"{name}[{i}]") for i, item in enumerate(value)]
+            if isinstance(value, list):
+                return items
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        if isinstance(value, dict):
+            return {key: self.wrap(item, f"{name}[{key!r}]") for key, item in value.items()}
+        return value
+
+    def unwrap(self, value: Any) -> Any:
+        """Results as host arrays; a returned input is the caller's own array."""
+        if isinstance(value, NkiTensor):
+            return self._result(value)
+        if isinstance(value, tuple | list):
+            return type(value)(self.unwrap(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self.unwrap(item) for key, item in value.items()}
+        return value
+
+    def finish(self) -> None:
+        """Write inputs that had to be copied back to the caller's arrays."""
+        for tensor, copy, original in self._copied_back:
+            if tensor.storage.version:
+                np.copyto(original, copy)
+
+    def _tensor(self, original: Any, array: Array, kind: DType | None, name: str) -> NkiTensor:
+        if kind is None:
+            refuse(
+                name,
+                f"dtype {original.dtype}",
+                "NKI has no 64-bit types",
+                "cast it to float32, int32 or uint32 first",
+                instruction="kernel argument",
+            )
+        contiguous = np.ascontiguousarray(array).reshape(array.shape)
+        if not contiguous.flags.writeable:
+            contiguous = contiguous.copy()
+        tensor = input_tensor(contiguous, kind, name)
+        if (
+            contiguous is not array
+            and array.flags.writeable
+            and not _same_memory(contiguous, array)
+        ):
+            self._copied_back.append((tensor, contiguous, array))
+        self._host[id(tensor.storage)] = (tensor, original)
+        return tensor
+
+    def _result(self, tensor: NkiTensor) -> Any:
+        known = self._host.get(id(tensor.storage))
+        if known is not None and known[0].shape == tensor.shape:
+            return known[1]
+        if tensor.buffer is not MemoryRegion.shared_hbm:
+            refuse(
+                "result",
+                f"in {tensor.buffer}",
+                "kernels return tensors in nl.shared_hbm",
+                "dma_copy the tile to an nl.shared_hbm tensor and return that",
+                instruction="return",
+            )
+        array = tensor.array
+        if self._uses_torch:
+            return _numpy_to_torch(sys.modules["torch"], array, tensor.dtype)
+        return array
+
+
+def _same_memory(first: Array, second: Array) -> bool:
+    return first.__array_interface__["data"] == second.__array_interface__["data"]
+
+
+_BIT_CARRIERS = {1: "uint8", 2: "int16", 4: "int32"}
+
+
+def _torch_to_numpy(torch: Any, value: Any, kind: DType | None, name: str) -> Array:
+    if value.device.type != "cpu":
+        refuse(
+            name, f"on {value.device}", "a CPU tensor", "call .cpu()", instruction="kernel argument"
+        )
+    detached = value.detach()
+    if kind is None or kind.carrier.isbuiltin == 1:
+        result: Array = detached.numpy()
+        return result
+    # numpy does not know these dtypes: pass their bits.
+    bits = getattr(torch, _BIT_CARRIERS[kind.itemsize])
+    carried: Array = detached.contiguous().view(bits).numpy().view(kind.carrier)
+    return carried
+
+
+def _numpy_to_torch(torch: Any, array: Array, kind: DType) -> Any:
+    if kind.carrier.isbuiltin == 1:
+        return torch.from_numpy(np.ascontiguousarray(array))
+    name = {"float8_e4m3": "uint8"}.get(kind.name, kind.name)
+    bits = {1: np.uint8, 2: np.int16}[kind.itemsize]
+    carried = torch.from_numpy(np.ascontiguousarray(array).view(bits))
+    return carried.view(getattr(torch, name))

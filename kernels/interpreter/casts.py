@@ -1,0 +1,96 @@
+"""Moving values between dtypes the way the engines do: through fp32, to nearest even.
+
+Integers saturate (NKI 0.6 notes: that is the hardware's behaviour); NaN becomes 0. fp8 encodes and
+decodes through tables: a numpy cast of fp8 costs six times as much.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from kernels.interpreter.scratch import scratch
+
+__all__ = ["Array", "as_float32", "fits_without_cast", "store_float32", "store_integer"]
+
+Array = npt.NDArray[Any]
+
+_FLOAT32 = np.dtype(np.float32)
+_FP8 = tuple(
+    np.dtype(kind)
+    for kind in (
+        ml_dtypes.float8_e4m3,
+        ml_dtypes.float8_e5m2,
+        ml_dtypes.float8_e4m3fn,
+        ml_dtypes.float8_e8m0fnu,
+    )
+)
+_DECODE = {kind: np.arange(256, dtype=np.uint8).view(kind).astype(np.float32) for kind in _FP8}
+
+
+def _encode_table(kind: np.dtype[Any]) -> Array:
+    # Indexed by the upper half of the fp32 bits with the lower half or-ed into the last bit
+    # (round to odd), so that the second rounding is the only one.
+    upper = np.arange(65536, dtype=np.uint32) << 16
+    with np.errstate(all="ignore"):
+        return upper.view(np.float32).astype(kind).view(np.uint8)
+
+
+_ENCODE: dict[np.dtype[Any], Array] = {}
+
+
+def as_float32(array: Array, slot: str) -> Array:
+    """`array` in fp32: itself where it is, else a scratch array named `slot`."""
+    kind = array.dtype
+    if kind == _FLOAT32:
+        return array
+    out = scratch(slot, array.shape)
+    if kind in _DECODE:
+        np.take(_DECODE[kind], array.view(np.uint8), out=out, mode="clip")
+    else:
+        np.copyto(out, array, casting="unsafe")
+    return out
+
+
+def fits_without_cast(array: Array) -> bool:
+    """Whether an fp32 result can be written straight into `array`."""
+    return array.dtype == _FLOAT32
+
+
+def store_float32(destination: Array, values: Array) -> None:
+    """Round fp32 `values` (same shape) into `destination`."""
+    kind = destination.dtype
+    if kind == _FLOAT32 or kind == np.float16:
+        np.copyto(destination, values, casting="same_kind")
+    elif kind.kind in "iu":
+        store_integer(destination, values)
+    elif kind.kind == "b":
+        np.not_equal(values, 0, out=destination)
+    elif kind in _DECODE:
+        _store_fp8(destination, values)
+    else:
+        np.copyto(destination, values, casting="unsafe")
+
+
+def store_integer(destination: Array, values: Array) -> None:
+    """Round to nearest even and saturate; NaN becomes 0."""
+    limits = np.iinfo(destination.dtype)
+    # fp64 holds every 32-bit integer, so that the clip's bounds are exact.
+    rounded = np.rint(values, dtype=np.float64)
+    np.clip(rounded, limits.min, limits.max, out=rounded)
+    if np.isnan(rounded).any():
+        np.nan_to_num(rounded, copy=False, nan=0.0)
+    np.copyto(destination, rounded, casting="unsafe")
+
+
+def _store_fp8(destination: Array, values: Array) -> None:
+    kind = destination.dtype
+    if kind not in _ENCODE:
+        _ENCODE[kind] = _encode_table(kind)
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    sticky = (bits & 0xFFFF) != 0
+    index = (bits >> 16).astype(np.uint16) | sticky
+    destination.view(np.uint8)[...] = np.take(_ENCODE[kind], index, mode="clip")

@@ -1,0 +1,66 @@
+"""The one exception of the interpreter, and where in the kernel it happened."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from kernels.interpreter.current import current_instruction
+
+__all__ = ["NkiValidationError", "kernel_location", "refuse"]
+
+_PACKAGE_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class NkiValidationError(AssertionError):
+    """The hardware or the compiler would refuse this kernel.
+
+    The official stub names this class and the documents show `AssertionError`; one class
+    satisfies both.
+
+    Attributes:
+        instruction: the instruction or language construct at fault, "nisa.tensor_tensor".
+        operand: which of its operands, "" where the whole instruction is meant.
+        value: what was found.
+        limit: what is allowed.
+        location: "file:line" of the kernel's source.
+        remedy: what the author can do, "" where there is nothing general to say.
+    """
+
+    def __init__(
+        self, instruction: str, operand: str, value: object, limit: str, remedy: str = ""
+    ) -> None:
+        self.instruction = instruction
+        self.operand = operand
+        self.value = value
+        self.limit = limit
+        self.location = kernel_location()
+        self.remedy = remedy
+        where = f"{self.location}: {instruction}"
+        subject = f"{operand} is {value}" if operand else f"{value}"
+        tail = f"; {remedy}" if remedy else ""
+        super().__init__(f"{where}: {subject}: {limit}{tail}")
+
+
+def kernel_location() -> str:
+    """ "file:line" of the innermost frame outside this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_PACKAGE_DIRECTORY):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "<unknown>"
+
+
+def refuse(
+    operand: str, value: object, limit: str, remedy: str = "", instruction: str = ""
+) -> NoReturn:
+    """Raise for the running instruction.
+
+    Raises:
+        NkiValidationError: always.
+    """
+    raise NkiValidationError(instruction or current_instruction(), operand, value, limit, remedy)

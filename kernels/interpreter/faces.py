@@ -1,0 +1,95 @@
+"""What an instruction needs to know of an operand before it looks at any value.
+
+Faces are interned, so that a tuple of faces is a cheap key: an instruction validated once for
+these faces keeps its plan.
+"""
+
+from __future__ import annotations
+
+from kernels.interpreter.dtypes import DType
+from kernels.interpreter.memory import MemoryRegion
+
+__all__ = ["Face", "face_of"]
+
+
+class Face:
+    """Shape, dtype and place of an operand. Compared by identity.
+
+    Attributes:
+        partitions, free_size: rows and elements per row (HBM: 1 and all).
+        start_partition: first partition on chip.
+        start_bytes: first byte within the partition.
+        indirect: "", "scalar" or "vector".
+    """
+
+    __slots__ = (
+        "dtype",
+        "free_shape",
+        "free_size",
+        "indirect",
+        "on_chip",
+        "partitions",
+        "region",
+        "shape",
+        "size",
+        "start_bytes",
+        "start_partition",
+        "strides",
+    )
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: DType,
+        region: MemoryRegion,
+        start_partition: int,
+        start_bytes: int,
+        indirect: str,
+    ) -> None:
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self.region = region
+        self.start_partition = start_partition
+        self.start_bytes = start_bytes
+        self.indirect = indirect
+        self.on_chip = not region.is_hbm
+        self.size = 1
+        for extent in shape:
+            self.size *= extent
+        self.partitions = shape[0] if self.on_chip else 1
+        self.free_shape = shape[1:] if self.on_chip else shape
+        self.free_size = 1
+        for extent in self.free_shape:
+            self.free_size *= extent
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes moved when the operand is read once."""
+        return self.size * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.region} {self.dtype} {list(self.shape)}"
+
+
+_FACES: dict[tuple[object, ...], Face] = {}
+
+
+def face_of(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: DType,
+    region: MemoryRegion,
+    start_partition: int,
+    start_bytes: int,
+    indirect: str,
+) -> Face:
+    """The one Face of these properties."""
+    key = (shape, strides, dtype.name, region, start_partition, start_bytes, indirect)
+    face = _FACES.get(key)
+    if face is None:
+        face = _FACES[key] = Face(
+            shape, strides, dtype, region, start_partition, start_bytes, indirect
+        )
+    return face

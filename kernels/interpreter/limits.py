@@ -1,0 +1,32 @@
+"""The numbers of one NeuronCore-v3 (trn2). Source: public architecture guide, nki.md §1."""
+
+from __future__ import annotations
+
+__all__ = [
+    "MATMUL_MAX_MOVING",
+    "MATMUL_MAX_STATIONARY",
+    "MAX_DTYPE_ALIGN",
+    "MAX_FREE_DIMS",
+    "MAX_PARTITIONS",
+    "PSUM_BANKS",
+    "PSUM_BANK_BYTES",
+    "PSUM_PARTITION_BYTES",
+    "SBUF_BYTES",
+    "SBUF_PARTITION_BYTES",
+    "SBUF_USABLE_BYTES",
+    "SBUF_WARN_BYTES",
+]
+
+MAX_PARTITIONS = 128
+MAX_FREE_DIMS = 4
+SBUF_PARTITION_BYTES = 224 * 1024
+SBUF_BYTES = MAX_PARTITIONS * SBUF_PARTITION_BYTES
+# What a public kernel leaves to the compiler and runtime.
+SBUF_USABLE_BYTES = SBUF_PARTITION_BYTES - 16 * 1024 - 528
+SBUF_WARN_BYTES = 192 * 1024
+PSUM_BANKS = 8
+PSUM_BANK_BYTES = 2048
+PSUM_PARTITION_BYTES = PSUM_BANKS * PSUM_BANK_BYTES
+MATMUL_MAX_STATIONARY = 128
+MATMUL_MAX_MOVING = 512
+MAX_DTYPE_ALIGN = 4

@@ -1,0 +1,57 @@
+"""An instruction validated for its operands' faces, ready to run on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kernels.interpreter.faces import Face
+
+__all__ = ["Plan"]
+
+
+class Plan:
+    """What one instruction does for operands of these faces. Hashed by identity.
+
+    Attributes:
+        run: takes the arrays of the operands.
+        read_bytes, write_bytes: traffic of one execution.
+        cycles: engine cycles of one execution by the documented rates; an estimate.
+        flops: multiply-adds times two (tensor engine).
+    """
+
+    __slots__ = (
+        "cycles",
+        "dtype",
+        "engine",
+        "flops",
+        "free_size",
+        "instruction",
+        "partitions",
+        "read_bytes",
+        "run",
+        "write_bytes",
+    )
+
+    def __init__(
+        self,
+        instruction: str,
+        engine: str,
+        run: Callable[..., Any],
+        dst: Face,
+        sources: tuple[Face, ...],
+        cycles: float = 0.0,
+        flops: int = 0,
+    ) -> None:
+        self.instruction = instruction
+        self.engine = engine
+        self.run = run
+        self.read_bytes = sum(source.nbytes for source in sources)
+        self.write_bytes = dst.nbytes
+        self.partitions = dst.partitions
+        self.free_size = dst.free_size
+        self.dtype = dst.dtype.name
+        # The engines stream one element a partition and cycle, with a fixed start-up.
+        widest = max([dst.free_size, *(source.free_size for source in sources)])
+        self.cycles = cycles or float(widest + 64)
+        self.flops = flops
