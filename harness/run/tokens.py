@@ -8,7 +8,7 @@ whose ranks die becomes HANG or CRASH in each pair that needs it, and the run go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,7 +99,7 @@ def run_tokens(
     visits = _visits(suite)
     for number, settings in enumerate(visits):
         progress(settings.label, number, len(visits))
-        _visit(settings, suite, factory, evidence)
+        _visit(settings, waiting, suite.prompts, factory, evidence)
         for pair in [pair for pair in waiting if _complete(pair, suite, evidence)]:
             waiting.remove(pair)
             yield from (PairMatch(pair, match) for match in _judge_pair(pair, suite, evidence))
@@ -124,32 +124,25 @@ def _visits(suite: TokenSuite) -> list[EngineSettings]:
 
 
 def _visit(
-    settings: EngineSettings, suite: TokenSuite, factory: EngineFactory, evidence: _Evidence
+    settings: EngineSettings,
+    waiting: Sequence[TokenPair],
+    prompts: Sequence[Prompt],
+    factory: EngineFactory,
+    evidence: _Evidence,
 ) -> None:
-    if settings in evidence.failures:
+    """Open a setting and let it say what the waiting pairs still need from it."""
+    served = [pair for pair in waiting if settings in (pair.oracle, pair.candidate, *pair.noise)]
+    if settings in evidence.failures or not served:
         return
-    guides = [
-        guide
-        for guide in dict.fromkeys(_guides(settings, suite))
-        if guide == settings or guide not in evidence.failures
-    ]
+    # Oracles along whose ids this setting is forced, itself included where it is one.
+    guides = list(dict.fromkeys(pair.oracle for pair in served))
+    generates = any(settings in (pair.oracle, pair.candidate) for pair in served)
     try:
         with factory(settings) as engine:
-            for prompt in suite.prompts:
-                _hear(engine, settings, prompt, guides, _generates(settings, suite), evidence)
+            for prompt in prompts:
+                _hear(engine, settings, prompt, guides, generates, evidence)
     except RankError as error:
         evidence.failures[settings] = _failure(error, settings)
-
-
-def _guides(settings: EngineSettings, suite: TokenSuite) -> Iterator[EngineSettings]:
-    """Oracles along whose ids this setting is forced, itself included where it is one."""
-    for pair in suite.pairs:
-        if settings in (pair.oracle, pair.candidate, *pair.noise):
-            yield pair.oracle
-
-
-def _generates(settings: EngineSettings, suite: TokenSuite) -> bool:
-    return any(settings in (pair.oracle, pair.candidate) for pair in suite.pairs)
 
 
 def _hear(
