@@ -1,0 +1,1 @@
+"""Per-sequence state: window rings, compressor tails, and pages of compressed entries."""

@@ -1,0 +1,231 @@
+"""The offline engine: `with LLM(EngineSettings(...)) as llm: llm.generate(...)`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.config.limits import EngineLimits, resolve_limits
+from engine.config.model import ModelConfig
+from engine.config.parse import load_model_config
+from engine.parallel.executor import Executor, ExecutorFactory, LockstepExecutor, SoloExecutor
+from engine.parallel.processes import ProcessExecutor
+from engine.schedule.request import Request
+from engine.schedule.scheduler import Scheduler
+from engine.weights.layout import RankLayout
+from engine.worker import resolve_numerics
+from harness.core.engine_face import EngineSettings, Generation
+from harness.core.errors import UsageError
+
+__all__ = ["LLM"]
+
+
+class LLM:
+    """An engine at work (harness.core.engine_face.EngineFace).
+
+    cp=1 runs in this process, cp=N in N processes that end with it. One thread at a time.
+
+    Args:
+        settings: see EngineSettings.
+        executor: who runs the steps; None chooses by `settings.cp`.
+
+    Raises:
+        InputError: the checkpoint's files are wrong.
+        UsageError: the settings cannot be carried out.
+        RankError: a rank did not come up.
+    """
+
+    def __init__(
+        self, settings: EngineSettings, *, executor: ExecutorFactory | None = None
+    ) -> None:
+        self._settings = settings
+        self._config = load_model_config(settings.checkpoint)
+        self._limits = resolve_limits(settings, self._config)
+        _check_parallelism(settings, self._config)
+        if settings.num_threads:
+            torch.set_num_threads(settings.num_threads)
+        if executor is None:
+            executor = SoloExecutor if settings.cp == 1 else ProcessExecutor
+        engram = self._config.engram
+        self._scheduler = Scheduler(
+            self._limits,
+            num_lookback=engram.max_ngram - 1 if engram else 0,
+            eos_token_id=self._config.eos_token_id,
+        )
+        self._num_requests = 0
+        self._facts: dict[str, float] = {}
+        self._closed = False
+        self._executor: Executor = executor(settings, self._config, self._limits)
+
+    @classmethod
+    def in_one_process(cls, settings: EngineSettings) -> LLM:
+        """The partition into `settings.cp` ranks, computed here in rank order."""
+        return cls(settings, executor=LockstepExecutor)
+
+    @property
+    def settings(self) -> EngineSettings:
+        """What it was opened with."""
+        return self._settings
+
+    @property
+    def config(self) -> ModelConfig:
+        """The loaded checkpoint's configuration."""
+        return self._config
+
+    @property
+    def limits(self) -> EngineLimits:
+        """Lengths, buckets and pages in force."""
+        return self._limits
+
+    @property
+    def executor(self) -> Executor:
+        """Who runs the steps."""
+        return self._executor
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the loaded checkpoint."""
+        return self._config.vocab_size
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        ignore_eos: bool = True,
+        want_logits: bool = False,
+    ) -> list[Generation]:
+        """Greedy continuation of each prompt; see EngineFace.generate."""
+        if max_tokens < 1:
+            raise UsageError(f"max_tokens={max_tokens}: it is at least 1")
+        requests = [
+            self._request(
+                prompt, max_tokens=max_tokens, ignore_eos=ignore_eos, want_logits=want_logits
+            )
+            for prompt in prompts
+        ]
+        self._run(requests)
+        excluded = [share for request in requests for share in request.blocks_excluded]
+        self._facts = self._collect_facts(requests, excluded)
+        return [_generation(request) for request in requests]
+
+    def score(self, ids: Sequence[int]) -> npt.NDArray[np.floating]:
+        """Teacher-forced logits [len(ids), V]; see EngineFace.score."""
+        request = self._request(ids, max_tokens=0, ignore_eos=True, want_logits=True)
+        request.scores_prompt = True
+        self._run([request])
+        self._facts = self._collect_facts([request], request.blocks_excluded[-1:])
+        return np.concatenate(request.logits)
+
+    def facts(self) -> Mapping[str, float]:
+        """Facts of the last `generate` or `score`.
+
+        num_window_wraps: times the shortest sequence went round its window.
+        min_blocks_excluded_share, max_…: share of visible candidate blocks left out, over the
+        rows that a token was taken from (of `score`: the last row).
+        num_positions: rows of the shortest sequence.
+        """
+        return dict(self._facts)
+
+    def close(self) -> None:
+        """End every rank; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._executor.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _request(
+        self, prompt: Sequence[int], *, max_tokens: int, ignore_eos: bool, want_logits: bool
+    ) -> Request:
+        self._check_prompt(prompt)
+        self._num_requests += 1
+        return Request(
+            request_id=self._num_requests,
+            prompt_len=len(prompt),
+            tokens=[int(token) for token in prompt],
+            max_tokens=max_tokens,
+            ignore_eos=ignore_eos,
+            want_logits=want_logits,
+        )
+
+    def _check_prompt(self, prompt: Sequence[int]) -> None:
+        limit = self._limits.max_model_len
+        if len(prompt) == 0:
+            raise UsageError("prompt is empty: it needs at least one token id")
+        if len(prompt) > limit:
+            raise UsageError(f"prompt has {len(prompt)} tokens: max_model_len is {limit}")
+        for position, token in enumerate(prompt):
+            if not 0 <= int(token) < self.vocab_size:
+                raise UsageError(
+                    f"prompt[{position}] is {token}: token ids lie in 0..{self.vocab_size - 1}"
+                )
+
+    def _run(self, requests: Sequence[Request]) -> None:
+        if self._closed:
+            raise UsageError("this engine is closed: open another")
+        try:
+            for request in requests:
+                self._scheduler.add(request)
+                request.t_send_ns = time.perf_counter_ns()
+            while self._scheduler.has_work:
+                plan = self._scheduler.next_plan()
+                output = self._executor.execute(plan)
+                self._scheduler.apply(plan, output, time.perf_counter_ns())
+        except BaseException:
+            for request in requests:
+                self._scheduler.abort(request)
+            raise
+
+    def _collect_facts(
+        self, requests: Sequence[Request], excluded: Sequence[float]
+    ) -> dict[str, float]:
+        num_positions = min((request.num_computed for request in requests), default=0)
+        facts = {
+            "num_positions": float(num_positions),
+            "num_window_wraps": float(max(0, num_positions - 1) // self._config.window),
+        }
+        if excluded:
+            facts["min_blocks_excluded_share"] = min(excluded)
+            facts["max_blocks_excluded_share"] = max(excluded)
+        return facts
+
+
+def _check_parallelism(settings: EngineSettings, config: ModelConfig) -> None:
+    # Building the layout refuses a cp that does not divide the heads.
+    RankLayout(config, resolve_numerics(settings), 0, settings.cp)
+    if settings.ep not in (0, settings.cp):
+        raise UsageError(
+            f"ep={settings.ep} with cp={settings.cp}: the expert group is the cp group here; "
+            f"leave ep out or give ep={settings.cp}"
+        )
+
+
+def _generation(request: Request) -> Generation:
+    padding = request.first_padded_rows - request.first_num_rows
+    return Generation(
+        token_ids=tuple(request.tokens[request.prompt_len :]),
+        finish_reason=request.finish_reason,
+        t_send_ns=request.t_send_ns,
+        token_ns=tuple(request.token_ns),
+        prompt_len=request.prompt_len,
+        logits=np.concatenate(request.logits) if request.want_logits else None,
+        num_prefill_steps=request.num_prefill_steps,
+        bucket=request.first_padded_rows,
+        padding_share=padding / request.first_padded_rows,
+        counters=request.counters,
+    )

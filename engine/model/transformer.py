@@ -1,0 +1,102 @@
+"""The whole stack of one rank: a step in, hidden rows and logits out (model.md §2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from engine.cache.state import CacheState
+from engine.cache.step_inputs import StepInputs
+from engine.model.base import Runtime
+from engine.model.block import Block
+from engine.model.context import Selection, StepContext
+from engine.model.rope_tables import RopeTables
+from engine.weights.tensors import ModelWeights
+
+__all__ = ["StreamHook", "Transformer"]
+
+StreamHook = Callable[[int, torch.Tensor], torch.Tensor]
+"""Called with a layer id and the streams [T, m, d] after it; returns the streams to go on with."""
+
+
+class Transformer:
+    """Embedding, blocks, final norm and head.
+
+    Attributes:
+        stream_hook: sees, and may replace, the residual streams after each layer.
+    """
+
+    def __init__(self, runtime: Runtime, weights: ModelWeights, max_positions: int) -> None:
+        self._runtime = runtime
+        self._weights = weights
+        config = runtime.config
+        self._blocks = [
+            Block(runtime, role, block)
+            for role, block in zip(config.roles, weights.blocks, strict=True)
+        ]
+        self._vocab_span = runtime.layout.vocab_span(config.vocab_size)
+        self._rope = RopeTables(
+            config.rope,
+            config.rope_dim,
+            max_positions,
+            runtime.accumulate,
+            weights.embed.device,
+        )
+        self.stream_hook: StreamHook | None = None
+
+    @property
+    def num_step_collectives(self) -> int:
+        """Collectives of a step beyond its layers': embedding, and logits where asked for."""
+        return 0 if self._vocab_span is None else 1
+
+    def context(self, inputs: StepInputs, state: CacheState) -> StepContext:
+        """What the layers of a step share."""
+        rotations = {name: self._rope.at(name, inputs.positions) for name in ("main", "compress")}
+        entry_rotations = {
+            ratio: self._rope.at("compress", ratio_inputs.entry_positions)
+            for ratio, ratio_inputs in inputs.by_ratio.items()
+        }
+        step = StepContext(inputs, state, rotations, entry_rotations, Selection({}), [])
+        width = self._runtime.config.head_dim
+        empty = state.rings[0].new_empty(0, width)
+        step.selection.buffers[None] = step.new_buffer(empty)
+        return step
+
+    def run(self, step: StepContext) -> torch.Tensor:
+        """Collapsed output x [T, d] before the final norm."""
+        config = self._runtime.config
+        h = self._embed(step.inputs.token_ids)
+        streams = h.unsqueeze(1).expand(-1, config.hc_mult, -1).contiguous()
+        pre = streams.new_zeros(h.shape[0], config.hc_mult, dtype=self._runtime.accumulate)
+        pre[:, 0] = 1
+        for layer_id, block in enumerate(self._blocks):
+            streams, pre = block.run(streams, pre, step)
+            if self.stream_hook is not None:
+                streams = self.stream_hook(layer_id, streams)
+        x: torch.Tensor = self._runtime.ops.hc_collapse(streams, pre)
+        return x
+
+    def local_logits(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, V of this rank] of rows x [N, d], in the accumulation dtype."""
+        ops, eps = self._runtime.ops, self._runtime.config.norm_eps
+        normed = ops.rms_norm(x, self._weights.norm, eps)
+        logits: torch.Tensor = ops.linear_bf16(normed, self._weights.head, "accumulate")
+        return logits
+
+    def all_logits(self, local: torch.Tensor) -> torch.Tensor:
+        """[N, V] of all ranks' parts; one collective where the vocabulary is sharded."""
+        if self._vocab_span is None:
+            return local
+        return torch.cat(self._runtime.group.gather(local, "logits"), dim=1)
+
+    def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[T, d] in the activation dtype; a sharded table sums one-hot rows, which is exact."""
+        table = self._weights.embed
+        if self._vocab_span is None:
+            return table[token_ids].to(self._runtime.activation)
+        first, last = self._vocab_span
+        local = token_ids - first
+        inside = (local >= 0) & (local < last - first)
+        rows = table[torch.where(inside, local, 0)].masked_fill(~inside.unsqueeze(1), 0)
+        return self._runtime.group.sum(rows, "embed").to(self._runtime.activation)

@@ -1,0 +1,1 @@
+"""Ranks of one model: as processes, and in one process in rank order."""

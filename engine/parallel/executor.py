@@ -1,0 +1,77 @@
+"""Who carries a plan to the ranks: this process alone, or N ranks in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from engine.config.limits import EngineLimits
+from engine.config.model import ModelConfig
+from engine.parallel.group import SoloGroup
+from engine.parallel.lockstep import Lockstep
+from engine.schedule.plan import StepPlan
+from engine.worker import StepOutput, Worker
+from harness.core.engine_face import EngineSettings
+from harness.core.errors import RankError
+
+__all__ = ["Executor", "ExecutorFactory", "LockstepExecutor", "SoloExecutor", "agreed_output"]
+
+
+class Executor(Protocol):
+    """Runs plans until it is closed."""
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """Rank 0's output of a step.
+
+        Raises:
+            RankError: a rank died, hung, or sampled other ids than rank 0.
+        """
+
+    def close(self) -> None:
+        """End every rank; idempotent."""
+
+
+ExecutorFactory = Callable[[EngineSettings, ModelConfig, EngineLimits], Executor]
+
+
+def agreed_output(outputs: list[StepOutput]) -> StepOutput:
+    """Rank 0's output, once every rank has sampled the same ids.
+
+    Raises:
+        RankError: names the first rank that differs (RANK_DESYNC).
+    """
+    for rank, output in enumerate(outputs):
+        if output.token_ids != outputs[0].token_ids:
+            reason = f"sampled {output.token_ids}, rank 0 sampled {outputs[0].token_ids}"
+            raise RankError(rank, reason, "RANK_DESYNC")
+    return outputs[0]
+
+
+class SoloExecutor:
+    """One rank, in this process."""
+
+    def __init__(self, settings: EngineSettings, config: ModelConfig, limits: EngineLimits) -> None:
+        self.worker = Worker(settings, config, limits, SoloGroup())
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """See Executor."""
+        return self.worker.execute(plan)
+
+    def close(self) -> None:
+        """Nothing outlives the object."""
+
+
+class LockstepExecutor:
+    """`settings.cp` ranks in this process, in rank order: the partition without processes."""
+
+    def __init__(self, settings: EngineSettings, config: ModelConfig, limits: EngineLimits) -> None:
+        self._lockstep = Lockstep(settings.cp)
+        self.workers = [Worker(settings, config, limits, group) for group in self._lockstep.groups]
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """See Executor."""
+        outputs = self._lockstep.run(lambda rank: self.workers[rank].execute(plan))
+        return agreed_output(outputs)
+
+    def close(self) -> None:
+        """Nothing outlives the object."""

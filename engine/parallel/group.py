@@ -1,0 +1,75 @@
+"""What the model asks of its group of ranks, counted and logged."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+
+import torch
+
+from engine.parallel.ring import CollectiveRing
+
+__all__ = ["Group", "SoloGroup"]
+
+
+class Group(ABC):
+    """One rank's end of a group.
+
+    Sums are made in rank order from gathered parts, so every rank gets the same bits and N
+    processes equal N ranks in one process. A gather with its sum is one collective.
+
+    Attributes:
+        counts: collectives by label since `start_step`; the label is "<place>.<layer>".
+    """
+
+    def __init__(self, rank: int, size: int, ring: CollectiveRing | None = None) -> None:
+        self.rank = rank
+        self.size = size
+        self.counts: Counter[str] = Counter()
+        self._ring = ring
+        self._step = 0
+
+    def start_step(self, step: int) -> None:
+        """Forget the counts of the step before."""
+        self.counts.clear()
+        self._step = step
+
+    def gather(self, part: torch.Tensor, label: str) -> list[torch.Tensor]:
+        """The part of every rank, in rank order. All parts have the same shape and dtype."""
+        self.counts[label] += 1
+        if self._ring is not None:
+            self._ring.enter(self._step, label, part.dtype, tuple(part.shape))
+        parts = self._exchange(part.contiguous())
+        if self._ring is not None:
+            self._ring.leave()
+        return parts
+
+    def sum(self, part: torch.Tensor, label: str) -> torch.Tensor:
+        """The sum over ranks, added in rank order in the part's dtype."""
+        return ordered_sum(self.gather(part, label))
+
+    @abstractmethod
+    def _exchange(self, part: torch.Tensor) -> list[torch.Tensor]:
+        """Parts of all ranks in rank order."""
+
+
+def ordered_sum(parts: list[torch.Tensor]) -> torch.Tensor:
+    """((p0 + p1) + p2) + ..."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+class SoloGroup(Group):
+    """A group of one: nothing is exchanged, nothing counted."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def gather(self, part: torch.Tensor, label: str) -> list[torch.Tensor]:  # noqa: ARG002
+        """The part itself."""
+        return [part]
+
+    def _exchange(self, part: torch.Tensor) -> list[torch.Tensor]:
+        return [part]

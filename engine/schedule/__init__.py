@@ -1,0 +1,1 @@
+"""What runs next: requests, pages and the plan of one step."""

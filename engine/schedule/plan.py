@@ -1,0 +1,57 @@
+"""The host's description of one step, the same for every rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["SequenceChunk", "StepPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceChunk:
+    """Consecutive tokens of one sequence.
+
+    Attributes:
+        slot: where its window ring and compressor tail live.
+        start: position of the first token.
+        token_ids: the tokens.
+        history: up to max_ngram - 1 tokens before `start`, oldest first.
+        pages: its page table, long enough for every position of the chunk.
+        num_logits: how many of the last rows need logits.
+    """
+
+    slot: int
+    start: int
+    token_ids: tuple[int, ...]
+    history: tuple[int, ...]
+    pages: tuple[int, ...]
+    num_logits: int
+
+    @property
+    def end(self) -> int:
+        """Position after the last token."""
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step over ragged chunks.
+
+    Attributes:
+        step: counts up from 0 within an engine.
+        chunks: at least one.
+        padded_rows: rows the step is padded to.
+        context: context bucket in tokens, at least the longest sequence's end.
+        want_logits: whether rank 0 returns the logits, not only the ids.
+    """
+
+    step: int
+    chunks: tuple[SequenceChunk, ...]
+    padded_rows: int
+    context: int
+    want_logits: bool
+
+    @property
+    def num_rows(self) -> int:
+        """Real rows."""
+        return sum(len(chunk.token_ids) for chunk in self.chunks)

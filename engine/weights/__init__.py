@@ -1,0 +1,1 @@
+"""Weights in the checkpoint's own formats, each rank reading only its slices."""

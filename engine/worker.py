@@ -1,0 +1,169 @@
+"""One rank at work: weights, caches and the model; executes step plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.cache.state import CacheGeometry, CacheState
+from engine.cache.step_inputs import StepInputs, build_step_inputs
+from engine.config.limits import EngineLimits
+from engine.config.model import ModelConfig
+from engine.engram.hashing import EngramHash
+from engine.engram.token_map import load_token_map
+from engine.model.base import Runtime
+from engine.model.context import StepContext
+from engine.model.transformer import Transformer
+from engine.ops import BoundOps
+from engine.parallel.group import Group
+from engine.precision import parameter_dtype
+from engine.sampler import Greedy
+from engine.schedule.plan import StepPlan
+from engine.weights.checkpoint import Checkpoint
+from engine.weights.layout import RankLayout
+from engine.weights.load import WeightLoader
+from harness.core.engine_face import EngineSettings
+from harness.core.errors import RankError
+from harness.core.numerics import Numerics, numerics_named
+from harness.core.op_table import resolve_op_table
+
+__all__ = ["StepOutput", "Worker", "resolve_numerics"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one rank says about a step.
+
+    Attributes:
+        token_ids: greedy id of each logits row, equal on all ranks.
+        logits: [N, V] if the plan wanted them (rank 0 only), fp64 or fp32.
+        blocks_excluded: of each logits row, the share of visible candidate blocks left out.
+        counters: collectives, launches, collectives_per_layer.
+    """
+
+    token_ids: tuple[int, ...]
+    logits: npt.NDArray[np.floating] | None = None
+    blocks_excluded: tuple[float, ...] = ()
+    counters: dict[str, float] = field(default_factory=dict)
+
+
+def resolve_numerics(settings: EngineSettings) -> Numerics:
+    """The mode of the settings, on the fp8 grid they force or their ops need."""
+    mode = numerics_named(settings.numerics)
+    table_grid = resolve_op_table(settings.ops).fp8_max
+    grid = settings.fp8_max or table_grid or mode.fp8_max
+    if grid not in (240, 448):
+        raise RankError(0, f"op table asks for the unknown fp8 grid {grid}")
+    return Numerics(
+        mode.name,
+        mode.activation,
+        mode.accumulate,
+        mode.quantise,
+        fp8_max=240 if grid == 240 else 448,
+    )
+
+
+class Worker:
+    """Loads one rank and runs steps. The caller decides what runs; a worker never schedules.
+
+    Raises:
+        InputError: the checkpoint does not fit its configuration.
+        UsageError: the ranks do not divide the heads.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        config: ModelConfig,
+        limits: EngineLimits,
+        group: Group,
+        device: str = "cpu",
+    ) -> None:
+        numerics = resolve_numerics(settings)
+        self.group = group
+        self.config = config
+        self.layout = RankLayout(config, numerics, group.rank, group.size)
+        self.ops = BoundOps(resolve_op_table(settings.ops), numerics)
+        self.device = torch.device(device)
+        self._geometry = CacheGeometry.of(config, limits)
+        self._ratios = frozenset(config.ratios) - {0}
+        self._engram = (
+            EngramHash(config.engram, load_token_map(settings.checkpoint, config))
+            if config.engram
+            else None
+        )
+        loader = WeightLoader(
+            Checkpoint(settings.checkpoint), self.layout, parameter_dtype(numerics)
+        )
+        runtime = Runtime(config, self.ops, numerics, self.layout, group)
+        self.weights = loader.load(with_draft=False)
+        self.model = Transformer(runtime, self.weights, limits.max_model_len)
+        self.state = CacheState(config, self._geometry, numerics, self.device)
+        self._sampler = Greedy(runtime, self.layout.vocab_span(config.vocab_size))
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """Run one step: caches are written, ids of the wanted rows returned.
+
+        Raises:
+            RankError: the step made another number of collectives than model.md §9 says.
+        """
+        self.group.start_step(plan.step)
+        launches_before = self.ops.num_launches
+        with torch.inference_mode():
+            inputs = build_step_inputs(
+                plan, self._geometry, self._ratios, self._engram, self.device
+            )
+            step = self.model.context(inputs, self.state)
+            x = self.model.run(step)
+            ids, logits = self._sample(x, inputs, want_logits=plan.want_logits)
+            excluded = self._blocks_excluded(step)
+        self._check_collectives(has_logits=bool(inputs.logits_rows.numel()))
+        counters = {
+            "collectives": float(self.group.counts.total()),
+            "launches": float(self.ops.num_launches - launches_before),
+            "collectives_per_layer": float(self.layout.collectives_per_layer),
+        }
+        return StepOutput(ids, logits, excluded, counters)
+
+    def _sample(
+        self, x: torch.Tensor, inputs: StepInputs, *, want_logits: bool
+    ) -> tuple[tuple[int, ...], npt.NDArray[np.floating] | None]:
+        if not inputs.logits_rows.numel():
+            return (), None
+        local = self.model.local_logits(x[inputs.logits_rows])
+        if not want_logits:
+            return self._sampler.from_shards(local), None
+        logits = self.model.all_logits(local)
+        ids = self._sampler.from_logits(logits)
+        return ids, logits.cpu().numpy() if self.group.rank == 0 else None
+
+    def _blocks_excluded(self, step: StepContext) -> tuple[float, ...]:
+        """Measured on the published mask, not computed from the configuration."""
+        source = self.config.index.candidate_source
+        mask, rows = step.selection.candidates, step.inputs.logits_rows
+        if source is None or mask is None or not rows.numel():
+            return ()
+        size = self.config.index.candidate_block_size
+        visible = step.ratio(self.config.ratios[source]).num_visible[rows]
+        num_blocks = -(-mask.shape[1] // size)
+        padded = torch.nn.functional.pad(mask[rows], (0, num_blocks * size - mask.shape[1]))
+        kept = padded.view(len(rows), num_blocks, size).any(-1).sum(-1)
+        reachable = (visible + size - 1) // size
+        share = 1 - kept.double() / reachable.clamp(min=1)
+        return tuple(share.tolist())
+
+    def _check_collectives(self, *, has_logits: bool) -> None:
+        per_layer = self.layout.collectives_per_layer
+        expected = per_layer * self.config.num_layers
+        if self.layout.vocab_span(self.config.vocab_size) is not None:
+            expected += 1 + has_logits
+        if self.group.counts.total() != expected:
+            detail = ", ".join(f"{label}×{n}" for label, n in self.group.counts.items())
+            raise RankError(
+                self.group.rank,
+                f"made {self.group.counts.total()} collectives in a step, {expected} are due",
+                detail,
+            )
