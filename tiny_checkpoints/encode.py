@@ -75,7 +75,8 @@ def e2m1_codes(values: Reals) -> Bytes:
 def pow2_ceil_exponent(values: Reals) -> npt.NDArray[np.int32]:
     """ceil(log2(x)) of positive numbers, exactly."""
     mantissa, exponent = np.frexp(values)
-    return exponent.astype(np.int32) - (mantissa == 0.5).astype(np.int32)
+    is_power_of_two: npt.NDArray[np.bool_] = mantissa == 0.5
+    return exponent.astype(np.int32) - is_power_of_two.astype(np.int32)
 
 
 def ue8m0_bytes(exponents: npt.NDArray[np.int32]) -> Bytes:

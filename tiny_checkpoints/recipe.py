@@ -5,10 +5,12 @@ checkpoint useful for verdicts on tokens:
 
 * Scales differ from block to block. Each 32×32 tile (experts: each 32 values of a row) is drawn
   half, once or twice as loud, so a kernel that reads the neighbour's scale is wrong by a factor.
-* Greedy tokens have margins and still depend on the whole model. Tokens form clusters of two.
-  An embedding points, by its successor direction, at the cluster that follows; the head of a
-  token holds its own cluster's direction, so few candidates compete; which of them wins is
-  decided by random directions that attention and experts move as much as the embedding does.
+* Greedy tokens have margins and still hang on the whole model. Tokens form clusters of two. An
+  embedding points, by a sign vector in the first three quarters of its channels, at the cluster
+  that follows, and a head row holds its own cluster's vector, so two candidates compete. Between
+  them decides the last quarter, which embeddings leave almost empty: it holds what attention,
+  experts and Engram wrote. (An ordinary random model of this size is chaotic: measured, with
+  branch gains of 1 the orders of fp32 sums alone change most of its tokens.)
 """
 
 from __future__ import annotations
@@ -50,11 +52,16 @@ class ParameterSource:
             ("attn.wq_b", gains.query),
             ("attn.wo_a", 1.5),
             ("attn.wo_b", 1.5 * gains.branch),
+            # The shared expert's hidden values reach the SwiGLU limit of 10 now and then.
+            ("shared_experts.w1", 4.0),
+            ("shared_experts.w3", 4.0),
+            ("shared_experts.w2", 0.15 * gains.branch),
             (".w2", 1.5 * gains.branch),
-            ("engram.wkv", gains.branch),
+            ("engram.wkv", 2.0 * gains.branch),
             ("ffn.gate.weight", gains.router),
         )
         self._special: tuple[tuple[str, Callable[[Unit], Reals]], ...] = (
+            ("compressor.norm.weight", lambda unit: self._near_one(unit) * gains.compressed),
             ("norm.weight", self._near_one),
             ("engram.q_weight", self._near_one),
             ("engram.k_weight", self._near_one),
@@ -119,11 +126,17 @@ class ParameterSource:
 
     def _embedding(self, unit: Unit) -> Reals:
         gains = self._variant.gains
-        return self._normals(unit, 1.0) + self._codebook(unit, "model", True, gains.cluster)
+        values = self._normals(unit, 1.0) + self._codebook(unit, "model", True, gains.cluster)
+        values[:, _tail(unit)] = self._normals(unit, gains.tail)[:, _tail(unit)]
+        return values
 
     def _head(self, unit: Unit) -> Reals:
-        sigma = 1.5 / math.sqrt(unit.shape[-1])
-        return self._normals(unit, sigma) + self._codebook(unit, "model", False, sigma)
+        """Cluster term about ±10 logits apart; about 1 logit, by the tail, within a cluster."""
+        num_channels = unit.shape[-1]
+        values = self._codebook(unit, "model", False, 0.75 / math.sqrt(num_channels))
+        tail = self._normals(unit, self._variant.gains.tail_head / math.sqrt(num_channels))
+        values[:, _tail(unit)] = tail[:, _tail(unit)]
+        return values
 
     def _codebook(self, unit: Unit, book: str, successor: bool, amplitude: float) -> Reals:
         """Row t: amplitude times the sign vector of t's own or t's successor cluster."""
@@ -134,3 +147,8 @@ class ParameterSource:
         own = permutation(f"{seed}/clusters", num_tokens) % num_clusters
         cluster = permutation(f"{seed}/successors", num_tokens) % num_clusters
         return vectors[cluster if successor else own] * amplitude
+
+
+def _tail(unit: Unit) -> slice:
+    """The channels that decide within a cluster: the last quarter."""
+    return slice(unit.shape[-1] - unit.shape[-1] // 4, None)

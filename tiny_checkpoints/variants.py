@@ -16,17 +16,27 @@ class Gains:
     """How loud the parts of the model are, relative to unit-variance inputs.
 
     Attributes:
-        branch: of every sublayer's last projection. Small values let the embedding decide alone:
-            greedy tokens then survive any noise and any fault ("steady").
+        branch: of every sublayer's last projection. Small, because a layer that reads mostly the
+            embedding does not amplify the rounding noise of the layers before it; the head
+            makes up for it (`tail`).
         query: of attention queries; sets how peaked attention is.
         router: of router logits.
-        cluster: amplitude of an embedding's successor direction, see `tiny_checkpoints.recipe`.
+        cluster: amplitude of an embedding's successor direction.
+        compressed: norm weight of compressed entries. Which of two almost equally good entries
+            is selected hangs on the last bit; quiet entries keep that from deciding tokens.
+        tail: amplitude of embeddings in the channels that decide within a cluster. Small: the
+            layers decide. 1, with a `tail_head` that does not amplify: the embedding decides
+            and tokens survive any noise and most faults ("steady").
+        tail_head: of head rows in those channels; brings the quiet branches to about one logit.
     """
 
-    branch: float = 1.0
-    query: float = 2.0
-    router: float = 2.0
+    branch: float = 0.04
+    query: float = 1.0
+    router: float = 1.0
     cluster: float = 1.0
+    compressed: float = 0.35
+    tail: float = 0.05
+    tail_head: float = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +107,8 @@ _VARIANTS = (
     replace(
         _TINY_A,
         name="steady",
-        purpose="tiny-A with quiet branches: robust to noise, blind to faults; demonstrations only",
-        gains=Gains(branch=0.3),
+        purpose="tiny-A whose tokens hang on embeddings alone: robust, blind, for demonstrations",
+        gains=Gains(tail=1.0, tail_head=1.5),
     ),
     Variant(
         "tiny-B",
