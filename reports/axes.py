@@ -25,7 +25,7 @@ def telling_axes(
 
 def point_name(row: dict[str, Any], axes: Sequence[str]) -> str:
     """ "cp=2 fast": a point or a line by the axes that tell it apart."""
-    bare = ("numerics", "origin")
+    bare = ("numerics", "origin", "run")
     return " ".join(
         str(row[axis]) if axis in bare else f"{AXIS_TITLES.get(axis, axis)}={row[axis]}"
         for axis in axes

@@ -15,11 +15,12 @@ PLOT_FOLDER = "plots"
 _ONLY_IN_HTML = ("records",)
 
 
-def to_markdown(document: Document, *, records_at: str = "") -> str:
+def to_markdown(document: Document, *, records_at: str | None = "") -> str:
     """Render; every name is escaped.
 
     Args:
-        records_at: path from the Markdown file to the run directory, "" where they are one.
+        records_at: path from the Markdown file to the run directory, "" where they are one, None
+            where the reader has no records to open.
     """
     lines = [
         f"# {document.verdict}: {escape(document.title)}",
@@ -44,7 +45,7 @@ def to_markdown(document: Document, *, records_at: str = "") -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section_lines(section: Section, records_at: str) -> Iterator[str]:
+def _section_lines(section: Section, records_at: str | None) -> Iterator[str]:
     tables = [table for table in section.tables if table.name not in _ONLY_IN_HTML]
     if not (tables or section.figures):
         return
@@ -59,7 +60,7 @@ def _section_lines(section: Section, records_at: str) -> Iterator[str]:
         yield from table_lines(table, records_at)
 
 
-def table_lines(table: Table, records_at: str = "") -> Iterator[str]:
+def table_lines(table: Table, records_at: str | None = None) -> Iterator[str]:
     """A table under its title; a folded one in a <details> element."""
     title = escape(table.title)
     folded = table.folded and bool(table.rows)
@@ -78,13 +79,13 @@ def table_lines(table: Table, records_at: str = "") -> Iterator[str]:
         yield from ("</details>", "")
 
 
-def _row_line(row: Row, records_at: str) -> str:
+def _row_line(row: Row, records_at: str | None) -> str:
     return "| " + " | ".join(_cell_text(cell, records_at) for cell in row.cells) + " |"
 
 
-def _cell_text(cell: Cell, records_at: str) -> str:
+def _cell_text(cell: Cell, records_at: str | None) -> str:
     text = escape(cell.text)
-    if cell.link is None or not text:
+    if cell.link is None or records_at is None or not text:
         return text
     file, _, line = cell.link.source.rpartition(":")
     folder = f"{quote(records_at)}/" if records_at else ""

@@ -28,7 +28,7 @@ from reports.tables.sweep import beside_published_table, point_table
 from reports.tables.tokens import pair_table, prompt_table
 from reports.verdict import AreaVerdict, tone_of, verdict_of
 
-__all__ = ["document_of", "render", "write_documents", "write_text"]
+__all__ = ["document_of", "render", "write_html", "write_markdown", "write_text"]
 
 _Plot = Callable[[Sequence[dict[str, Any]]], Figure | None]
 
@@ -45,19 +45,28 @@ def render(run_dir: Path, out_dir: Path | None = None) -> tuple[Path, Path]:
         VacuousError: the run recorded nothing.
     """
     document = document_of(read_run(run_dir).require_records())
-    return write_documents(document, run_dir, out_dir or run_dir)
+    target = out_dir or run_dir
+    return write_markdown(document, target, run_dir), write_html(document, target)
 
 
-def write_documents(document: Document, run_dir: Path, out_dir: Path) -> tuple[Path, Path]:
-    """Write one document in both forms; returns (report.md, report.html)."""
+def write_markdown(document: Document, out_dir: Path, run_dir: Path | None = None) -> Path:
+    """Write report.md and plots/*.svg; returns the former.
+
+    Args:
+        run_dir: where the records are that numbers lead to; None leads nowhere.
+    """
     for figure in (figure for section in document.sections for figure in section.figures):
         write_text(out_dir / PLOT_FOLDER / f"{figure.name}.svg", figure.svg)
-    records_at = Path(os.path.relpath(run_dir.resolve(), out_dir.resolve())).as_posix()
-    markdown = to_markdown(document, records_at="" if records_at == "." else records_at)
-    return (
-        write_text(out_dir / "report.md", markdown),
-        write_text(out_dir / "report.html", to_html(document)),
-    )
+    records_at = None
+    if run_dir is not None:
+        path = Path(os.path.relpath(run_dir.resolve(), out_dir.resolve())).as_posix()
+        records_at = "" if path == "." else path
+    return write_text(out_dir / "report.md", to_markdown(document, records_at=records_at))
+
+
+def write_html(document: Document, out_dir: Path) -> Path:
+    """Write report.html, which needs no other file; returns its path."""
+    return write_text(out_dir / "report.html", to_html(document))
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from harness.core.results import PointStatus
 from reports.document import Figure
 from reports.plots.series import MAX_SERIES, Series, cut_note, series_of
-from reports.plots.style import GRID, INK, PAPER, blank, to_svg, tune
+from reports.plots.style import GRID, INK, PAPER, blank, record_urls, to_svg, tune
 from reports.published import PUBLISHED, PUBLISHED_METHOD
 
 __all__ = ["tpot_figure", "ttft_figure"]
@@ -62,7 +62,7 @@ def _figure(
         for line in series[:MAX_SERIES]:
             _draw_line(measured, line, column)
         _draw_missing(measured, series[:MAX_SERIES])
-        tune(measured, x_label="input tokens", y_label=f"{title} ms", title="measured in this run")
+        tune(measured, x_label="input tokens", y_label=f"{title} ms", title="measured here")
         _input_ticks(measured, sorted({row["input_len"] for row in rows if row["input_len"]}))
         measured.set_ylim(bottom=0)
         if any(line.label for line in series):
@@ -95,7 +95,7 @@ def _draw_line(axes: Axes, line: Series, column: str) -> None:
     links = axes.scatter(
         lengths, medians, s=44, color=line.colour, marker=line.marker, edgecolor=PAPER, zorder=3
     )
-    links.set_urls([f"#{point['anchor']}" for point in points])
+    links.set_urls(record_urls(points))
 
 
 def _draw_missing(axes: Axes, series: Sequence[Series]) -> None:

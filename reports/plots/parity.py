@@ -10,7 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from reports.document import Figure
-from reports.plots.style import GRID, INK, PALETTE, PAPER, blank, log_axis, to_svg, tune
+from reports.plots.style import (
+    GRID,
+    INK,
+    PALETTE,
+    PAPER,
+    blank,
+    log_axis,
+    record_urls,
+    to_svg,
+    tune,
+)
 
 __all__ = ["budget_figure", "case_map_figure"]
 
@@ -64,7 +74,7 @@ def _draw_strips(axes: Axes, rows: Sequence[dict[str, Any]], ops: Sequence[str])
             edgecolor=PAPER,
             linewidth=0.6,
         )
-        marks.set_urls([f"#{row['anchor']}" for row in group])
+        marks.set_urls(record_urls(group))
     axes.axvline(1.0, color=INK, linewidth=1)
     axes.set_xscale("log")
     log_axis(axes.xaxis)

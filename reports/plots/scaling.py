@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from reports.document import Figure
 from reports.plots.series import MAX_SERIES, Series, cut_note, series_of
-from reports.plots.style import GRID, PAPER, blank, to_svg, tune
+from reports.plots.style import GRID, PAPER, blank, record_urls, to_svg, tune
 
 __all__ = ["concurrency_figure", "pareto_figure", "scaling_figure"]
 
@@ -125,6 +125,6 @@ def _link(
     marks = axes.scatter(
         across, up, s=44, color=line.colour, marker=line.marker, edgecolor=PAPER, zorder=3
     )
-    marks.set_urls([f"#{point['anchor']}" for point in points])
+    marks.set_urls(record_urls(points))
     if label:
         marks.set_label(label)

@@ -30,8 +30,10 @@ class Series:
 
 def series_of(rows: Sequence[dict[str, Any]], along: str) -> list[Series]:
     """Split rows by every other axis in which they differ, the state they were shown in among
-    them, so that a CPU line never runs on into a device line."""
-    telling = telling_axes(rows, but=(along,), axes=(*SWEEP_AXES, "origin"))
+    them, so that a CPU line never runs on into a device line. Rows of several runs say which in
+    "run"."""
+    several_runs = ("run",) if rows and "run" in rows[0] else ()
+    telling = telling_axes(rows, but=(along,), axes=(*SWEEP_AXES, "origin", *several_runs))
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         if row[along] is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ __all__ = [
     "blank",
     "inline_svg",
     "log_axis",
+    "record_urls",
     "to_svg",
     "tune",
 ]
@@ -103,6 +104,11 @@ def log_axis(axis: Axis) -> None:
     """Plain numbers at the powers of ten: names are never read as formulas, nor are these."""
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def record_urls(rows: Iterable[Mapping[str, Any]]) -> list[str | None]:
+    """Where marks lead; None where the document does not hold the record."""
+    return [f"#{row['anchor']}" if row["anchor"] else None for row in rows]
 
 
 def to_svg(canvas: Canvas, name: str) -> str:

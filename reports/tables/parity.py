@@ -39,12 +39,12 @@ def op_table(ledger: Ledger) -> Table:
             Column("op"),
             Column("shown on"),
             Column("cases", numeric=True),
-            *(Column(status.lower().replace("_", " "), numeric=True) for status in present),
             Column("worst ratio", True, "worst slice's error over its budget; 1 or less passes"),
             Column("worst value at"),
             Column("kernel", numeric=True),
             Column("golden", numeric=True),
             Column("null answers", hint="wrong answers the judge must reject"),
+            *(Column(status.lower().replace("_", " "), numeric=True) for status in present),
         ),
         rows=tuple(_op_row(key, group, present) for key, group in groups.items()),
         note="Golden: the reference in float64 on the same rounded inputs. Budget: "
@@ -62,9 +62,9 @@ def _op_row(key: tuple[str, str], group: list[dict[str, Any]], present: list[str
             text_cell(key[0]),
             text_cell(key[1]),
             number_cell(len(group), str(len(group)), link_of(group[0])),
-            *(_count_cell(group, status) for status in present),
             *_worst_cells(worst),
             _null_cell(group),
+            *(_count_cell(group, status) for status in present),
         )
     )
 
@@ -89,7 +89,7 @@ def _worst_cells(row: dict[str, Any] | None) -> tuple[Cell, Cell, Cell, Cell]:
     index = ", ".join(str(place) for place in row["worst_index"])
     return (
         Cell(scientific(ratio), ratio, link, tone, row["case_id"]),
-        text_cell(f"{row['output']}[{index}]", link),
+        text_cell(f"{row['output']}[{index}]".replace(" ", "\u00a0"), link),
         number_cell(row["worst_kernel_value"], f"{row['worst_kernel_value']:.7g}", link),
         number_cell(row["worst_golden_value"], f"{row['worst_golden_value']:.7g}", link),
     )
@@ -102,7 +102,7 @@ def _null_cell(group: list[dict[str, Any]]) -> Cell:
         return Cell("none judged", -1.0, tone=Tone.DOUBT)
     tone = Tone.GOOD if rejected == judged else Tone.BAD
     first = next(row for row in group if row["nulls_judged"])
-    text = f"{rejected} of {judged} rejected"
+    text = f"{rejected}\u00a0of\u00a0{judged} rejected"
     return Cell(text, rejected / judged, link_of(first), tone)
 
 

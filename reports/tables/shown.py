@@ -9,7 +9,7 @@ from reports.origin import Origin, origin_of
 from reports.tables.cells import status_cell, text_cell
 from reports.verdict import AREAS, entry_exit_code, tone_of
 
-__all__ = ["attention_table", "shown_where_table"]
+__all__ = ["attention_table", "shown_where_table", "worst_first"]
 
 MAX_ATTENTION_ROWS = 25
 
@@ -60,20 +60,23 @@ def _state_cell(ledger: Ledger, kind: str, state: Origin) -> Cell:
     return Cell(text, good / len(judged), Link(entry.anchor, entry.source), tone_of(worst))
 
 
-def attention_table(ledger: Ledger) -> Table:
-    """Everything that is not green and counts, worst first."""
-    red = sorted(
-        (entry for entry in ledger.entries if entry_exit_code(entry) not in (None, ExitCode.PASS)),
-        key=lambda entry: _rank(entry_exit_code(entry)),
-    )
+def worst_first(ledger: Ledger) -> list[Entry]:
+    """The records that count and are not green, the gravest first, else in ledger order."""
+    red = [item for item in ledger.entries if entry_exit_code(item) not in (None, ExitCode.PASS)]
+    return sorted(red, key=lambda entry: _rank(entry_exit_code(entry)))
+
+
+def attention_table(ledger: Ledger, limit: int | None = MAX_ATTENTION_ROWS) -> Table:
+    """Everything that is not green and counts, worst first, or the worst `limit` of it."""
+    red = worst_first(ledger)
     note = ""
-    if len(red) > MAX_ATTENTION_ROWS:
-        note = f"The worst {MAX_ATTENTION_ROWS} of {len(red)}; the others stand in their sections."
+    if limit is not None and len(red) > limit:
+        note = f"The worst {limit} of {len(red)}; the others stand in their sections."
     return Table(
         name="attention",
         title="Needs attention, worst first",
         columns=(Column("status"), Column("kind"), Column("record"), Column("what is wrong")),
-        rows=tuple(_attention_row(entry) for entry in red[:MAX_ATTENTION_ROWS]),
+        rows=tuple(_attention_row(entry) for entry in red[:limit]),
         note=note,
         empty="nothing: every record that counts is good",
     )
