@@ -32,10 +32,9 @@ class MemoryRegion(Enum):
     # Identity hash: regions are keys on the hot path, and Enum's own hash is a Python call.
     __hash__ = object.__hash__
 
-    @property
-    def is_hbm(self) -> bool:
-        """Linear memory behind the DMA engines."""
-        return self in (MemoryRegion.private_hbm, MemoryRegion.shared_hbm)
+    def __init__(self, value: str) -> None:
+        # Linear memory behind the DMA engines. An attribute: it is read for every view.
+        self.is_hbm = value.endswith("hbm")
 
     def __str__(self) -> str:
         return self.value

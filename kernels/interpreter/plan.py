@@ -7,7 +7,7 @@ from typing import Any
 
 from kernels.interpreter.faces import Face
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "Plans"]
 
 
 class Plan:
@@ -55,3 +55,21 @@ class Plan:
         widest = max([dst.free_size, *(source.free_size for source in sources)])
         self.cycles = cycles or float(widest + 64)
         self.flops = flops
+
+
+class Plans(dict[Any, Plan]):
+    """Plans of one instruction by faces and options; a missing one is validated and built.
+
+    Args:
+        build: takes the key's parts.
+    """
+
+    __slots__ = ("_build",)
+
+    def __init__(self, build: Callable[..., Plan]) -> None:
+        super().__init__()
+        self._build = build
+
+    def __missing__(self, key: tuple[Any, ...]) -> Plan:
+        plan = self[key] = self._build(*key)
+        return plan

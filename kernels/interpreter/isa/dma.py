@@ -15,7 +15,7 @@ from kernels.interpreter.isa.enums import dge_mode, engine, oob_mode
 from kernels.interpreter.isa.instruction import PSUM, instruction
 from kernels.interpreter.isa.movement import copy_runner
 from kernels.interpreter.memory import ByteRange
-from kernels.interpreter.plan import Plan
+from kernels.interpreter.plan import Plan, Plans
 from kernels.interpreter.registers import VectorOffset
 from kernels.interpreter.tensor import NkiTensor
 
@@ -29,7 +29,6 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
-_PLANS: dict[tuple[Any, ...], Plan] = {}
 _EFFICIENT_ROW_BYTES = 2048
 
 
@@ -48,10 +47,8 @@ def dma_copy(
     Either side may carry a vector offset. An index out of bounds is refused, or with
     oob_mode.skip leaves that row of dst as it was.
     """
-    key = ("dma_copy", dst.face, src.face, dge_mode)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_copy(dst.face, src.face, dge_mode)
+    key = (dst.face, src.face, dge_mode)
+    plan = _COPY_PLANS[key]
     program = LOCAL.program
     assert program is not None
     if dst.face.indirect == "vector" or src.face.indirect == "vector":
@@ -252,3 +249,6 @@ def _in_bounds(dst: NkiTensor, src: NkiTensor) -> bool:
         ):
             return False
     return True
+
+
+_COPY_PLANS = Plans(_plan_copy)

@@ -24,7 +24,7 @@ from kernels.interpreter.isa.instruction import (
     chosen_engine,
     instruction,
 )
-from kernels.interpreter.plan import Plan
+from kernels.interpreter.plan import Plan, Plans
 from kernels.interpreter.scratch import scratch
 from kernels.interpreter.tensor import NkiTensor
 
@@ -32,7 +32,6 @@ __all__ = ["reciprocal", "scalar_tensor_tensor", "tensor_scalar", "tensor_tensor
 
 Array = npt.NDArray[Any]
 _VECTOR, _GPSIMD, _SCALAR = engine.vector, engine.gpsimd, engine.scalar
-_PLANS: dict[tuple[Any, ...], Plan] = {}
 
 
 # -- tensor_tensor --------------------------------------------------------------------------
@@ -48,10 +47,8 @@ def tensor_tensor(
     name: str | None = None,
 ) -> None:
     """dst = data1 op data2, elementwise. Both inputs may not be in PSUM."""
-    key = ("tensor_tensor", dst.face, data1.face, data2.face, op, engine)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_tensor_tensor(dst.face, data1.face, data2.face, op, engine)
+    key = (dst.face, data1.face, data2.face, op, engine)
+    plan = _TENSOR_TENSOR_PLANS[key]
     first, second = data1.read("data1"), data2.read("data2")
     plan.run(dst.array, first, second)
     dst.wrote()
@@ -175,7 +172,6 @@ def tensor_scalar(
     tile0 = type(operand0) is NkiTensor
     tile1 = type(operand1) is NkiTensor
     key = (
-        "tensor_scalar",
         dst.face,
         data.face,
         op0,
@@ -186,9 +182,7 @@ def tensor_scalar(
         reverse1,
         engine,
     )
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_tensor_scalar(*key[1:])
+    plan = _TENSOR_SCALAR_PLANS[key]
     source = data.read("data")
     first = operand0.read("operand0") if tile0 else operand0
     second = operand1.read("operand1") if tile1 else operand1
@@ -374,7 +368,6 @@ def scalar_tensor_tensor(
     if type(operand1) is not NkiTensor:
         refuse("operand1", repr(operand1), "a tile", "use tensor_scalar for two scalars")
     key = (
-        "scalar_tensor_tensor",
         dst.face,
         data.face,
         op0,
@@ -384,9 +377,7 @@ def scalar_tensor_tensor(
         reverse0,
         reverse1,
     )
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_scalar_tensor_tensor(*key[1:])
+    plan = _SCALAR_TENSOR_TENSOR_PLANS[key]
     source, tile = data.read("data"), operand1.read("operand1")
     plan.run(dst.array, source, operand0.read("operand0") if tile0 else operand0, tile)
     dst.wrote()
@@ -450,10 +441,8 @@ def _plan_scalar_tensor_tensor(
 @instruction
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> None:
     """dst = 1 / data on the Vector engine."""
-    key = ("reciprocal", dst.face, data.face)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_reciprocal(dst.face, data.face)
+    key = (dst.face, data.face)
+    plan = _RECIPROCAL_PLANS[key]
     plan.run(dst.array, data.read("data"))
     dst.wrote()
     LOCAL.program.count(plan)  # type: ignore[union-attr]
@@ -472,3 +461,9 @@ def _plan_reciprocal(dst: Face, data: Face) -> Plan:
         store_float32(out, result)
 
     return Plan("reciprocal", "vector", run, dst, (data,))
+
+
+_TENSOR_TENSOR_PLANS = Plans(_plan_tensor_tensor)
+_TENSOR_SCALAR_PLANS = Plans(_plan_tensor_scalar)
+_SCALAR_TENSOR_TENSOR_PLANS = Plans(_plan_scalar_tensor_tensor)
+_RECIPROCAL_PLANS = Plans(_plan_reciprocal)

@@ -11,12 +11,13 @@ from kernels.interpreter import limits
 from kernels.interpreter.current import LOCAL
 from kernels.interpreter.errors import refuse
 from kernels.interpreter.faces import Face
-from kernels.interpreter.isa.enums import engine as Engine
+from kernels.interpreter.isa.enums import engine as Engine  # noqa: N812 - a type here
 from kernels.interpreter.memory import MemoryRegion
 from kernels.interpreter.tensor import NkiTensor
 
 __all__ = [
     "Engine",
+    "NkiInstruction",
     "check_compute_operand",
     "check_equal_partitions",
     "check_free_size",
@@ -27,6 +28,18 @@ __all__ = [
     "instruction",
 ]
 
+
+class NkiInstruction:
+    """Handle of an issued instruction."""
+
+    __slots__ = ()
+
+    def depends_on(self, *_: object) -> NkiInstruction:
+        """Instructions run in program order here: every dependency holds already."""
+        return self
+
+
+_ISSUED = NkiInstruction()
 Function = TypeVar("Function", bound=Callable[..., Any])
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
 _ON_CHIP = (SBUF, PSUM)
@@ -45,10 +58,11 @@ def instruction(function: Function) -> Function:
             refuse("", "called outside a kernel", "call it in a function decorated with nki.jit")
         program.step()
         try:
-            return function(*arguments, **options)
+            result = function(*arguments, **options)
         except (TypeError, AttributeError) as error:
             _explain(function, arguments, options, error)
             raise
+        return _ISSUED if result is None else result
 
     return execute  # type: ignore[return-value]
 
@@ -84,7 +98,7 @@ def _explain(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     options: dict[str, Any],
-    error: Exception,
+    _: Exception,
 ) -> None:
     """Refuse if the caller's arguments are at fault; return if the fault is ours."""
     try:

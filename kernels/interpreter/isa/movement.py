@@ -21,13 +21,12 @@ from kernels.interpreter.isa.instruction import (
     chosen_engine,
     instruction,
 )
-from kernels.interpreter.plan import Plan
+from kernels.interpreter.plan import Plan, Plans
 from kernels.interpreter.tensor import NkiTensor
 
 __all__ = ["copy_runner", "memset", "tensor_copy", "tensor_copy_predicated"]
 
 Array = npt.NDArray[Any]
-_PLANS: dict[tuple[Any, ...], Plan] = {}
 _COMPUTE = (engine.vector, engine.scalar, engine.gpsimd)
 
 
@@ -57,10 +56,8 @@ def tensor_copy(
     name: str | None = None,
 ) -> None:
     """dst = src on chip; equal partitions and free sizes, shapes may differ."""
-    key = ("tensor_copy", dst.face, src.face, engine)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_tensor_copy(dst.face, src.face, engine)
+    key = (dst.face, src.face, engine)
+    plan = _TENSOR_COPY_PLANS[key]
     plan.run(dst.array, src.read("src"))
     dst.wrote()
     LOCAL.program.count(plan)  # type: ignore[union-attr]
@@ -81,22 +78,18 @@ def memset(
     dst: NkiTensor, value: Any, engine: engine = engine.unknown, name: str | None = None
 ) -> None:
     """Every element of dst = value; an int for integer dtypes."""
-    key = ("memset", dst.face, type(value), engine)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_memset(dst.face, value, engine)
+    key = (dst.face, type(value), engine)
+    plan = _MEMSET_PLANS[key]
     plan.run(dst.array, value)
     dst.wrote()
     LOCAL.program.count(plan)  # type: ignore[union-attr]
 
 
-def _plan_memset(dst: Face, value: Any, requested: engine) -> Plan:
+def _plan_memset(dst: Face, value_type: type, requested: engine) -> Plan:
     check_compute_operand(dst, "dst")
-    is_integer = isinstance(value, int | np.integer)
-    if not is_integer and not isinstance(value, float | np.floating):
-        refuse("value", repr(value), "a number")
-    if dst.dtype.is_integer and not is_integer and float(value) != int(value):
-        refuse("value", value, f"an int for {dst.dtype}", "the value's type matches dst")
+    is_integer = issubclass(value_type, int | np.integer)
+    if not is_integer and not issubclass(value_type, float | np.floating):
+        refuse("value", value_type.__name__, "a number")
     name = chosen_engine(requested, engine.gpsimd, (engine.vector, engine.gpsimd))
     if requested is engine.unknown and dst.region is PSUM:
         name = "vector"
@@ -104,15 +97,16 @@ def _plan_memset(dst: Face, value: Any, requested: engine) -> Plan:
         refuse("engine", "gpsimd", "GpSimd cannot reach PSUM", "use the Vector engine")
     kind = dst.dtype
 
-    def run(out: Array, number: Any) -> None:
-        if kind.kind in ("int", "uint"):
-            info = np.iinfo(kind.carrier)
-            if not info.min <= number <= info.max:
-                refuse("value", number, f"{info.min}..{info.max} of {kind}")
-            out.fill(int(number))
-        else:
-            out.fill(np.float32(number).astype(kind.carrier))
+    def fill_integer(out: Array, number: Any) -> None:
+        info = np.iinfo(kind.carrier)
+        if number != int(number) or not info.min <= number <= info.max:
+            refuse("value", number, f"an int in {info.min}..{info.max} for {kind}")
+        out.fill(int(number))
 
+    def fill_float(out: Array, number: Any) -> None:
+        out.fill(np.float32(number).astype(kind.carrier))
+
+    run = fill_integer if kind.kind in ("int", "uint") else fill_float
     return Plan("memset", name, run, dst, ())
 
 
@@ -127,15 +121,12 @@ def tensor_copy_predicated(
     """dst = src where predicate is non-zero; other elements of dst stay as they are."""
     is_tile = type(src) is NkiTensor
     key = (
-        "tensor_copy_predicated",
         dst.face,
         src.face if is_tile else type(src),
         predicate.face,
         reverse_pred,
     )
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_predicated(dst.face, key[2], predicate.face, reverse_pred)
+    plan = _PREDICATED_PLANS[key]
     mask = predicate.read("predicate")
     source = src.read("src") if is_tile else src
     # Elements that stay are an input of the instruction.
@@ -174,3 +165,8 @@ def _plan_predicated(dst: Face, src: Any, predicate: Face, reverse: bool) -> Pla
         np.copyto(out, source, where=chosen)
 
     return Plan("tensor_copy_predicated", "vector", run, dst, sources)
+
+
+_TENSOR_COPY_PLANS = Plans(_plan_tensor_copy)
+_MEMSET_PLANS = Plans(_plan_memset)
+_PREDICATED_PLANS = Plans(_plan_predicated)

@@ -19,13 +19,12 @@ from kernels.interpreter.isa.instruction import (
     check_same_shape,
     instruction,
 )
-from kernels.interpreter.plan import Plan
+from kernels.interpreter.plan import Plan, Plans
 from kernels.interpreter.tensor import NkiTensor
 
 __all__ = ["affine_select", "equal", "iota"]
 
 Array = npt.NDArray[Any]
-_PLANS: dict[tuple[Any, ...], Plan] = {}
 
 
 def equal(x: Any, y: Any, dtype: Any = None) -> Any:
@@ -74,10 +73,8 @@ def iota(
 ) -> None:
     """dst[p, i…] = offset + p * channel_multiplier + sum(step * i), int32, then cast."""
     steps = _pattern_key(pattern)
-    key = ("iota", dst.face, steps, offset, channel_multiplier)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_iota(dst.face, steps, offset, channel_multiplier)
+    key = (dst.face, steps, offset, channel_multiplier)
+    plan = _IOTA_PLANS[key]
     plan.run(dst.array)
     dst.wrote()
     LOCAL.program.count(plan)  # type: ignore[union-attr]
@@ -111,7 +108,6 @@ def affine_select(
     """dst = on_true_tile where cmp_op(affine value, 0), else on_false_value."""
     steps = _pattern_key(pattern)
     key = (
-        "affine_select",
         dst.face,
         steps,
         channel_multiplier,
@@ -119,9 +115,7 @@ def affine_select(
         cmp_op,
         offset,
     )
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_select(*key[1:])
+    plan = _SELECT_PLANS[key]
     plan.run(dst.array, on_true_tile.read("on_true_tile"), on_false_value)
     dst.wrote()
     LOCAL.program.count(plan)  # type: ignore[union-attr]
@@ -152,3 +146,7 @@ def _plan_select(
         store_float32(out, np.where(keep, values, np.float32(otherwise)))
 
     return Plan("affine_select", "gpsimd", run, dst, (tile,))
+
+
+_IOTA_PLANS = Plans(_plan_iota)
+_SELECT_PLANS = Plans(_plan_select)

@@ -18,13 +18,12 @@ from kernels.interpreter.isa.instruction import (
     check_equal_partitions,
     instruction,
 )
-from kernels.interpreter.plan import Plan
+from kernels.interpreter.plan import Plan, Plans
 from kernels.interpreter.tensor import NkiTensor
 
 __all__ = ["REDUCERS", "reduce_ufunc", "tensor_reduce"]
 
 Array = npt.NDArray[Any]
-_PLANS: dict[tuple[Any, ...], Plan] = {}
 REDUCERS: dict[str, Any] = {
     "add": np.add,
     "multiply": np.multiply,
@@ -63,10 +62,8 @@ def tensor_reduce(
 ) -> None:
     """Reduce the trailing free axes `axis` of data; the axes are literal positions."""
     axes = axis if isinstance(axis, int) else tuple(axis)
-    key = ("tensor_reduce", dst.face, data.face, op, axes, negate)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_reduce(dst.face, data.face, op, axes, negate)
+    key = (dst.face, data.face, op, axes, negate)
+    plan = _REDUCE_PLANS[key]
     plan.run(dst.array, data.read("data"))
     dst.wrote()
     LOCAL.program.count(plan)  # type: ignore[union-attr]
@@ -131,3 +128,6 @@ def _bits_reduction(
         np.copyto(out, np.asarray(result).reshape(dst.shape), casting="unsafe")
 
     return run
+
+
+_REDUCE_PLANS = Plans(_plan_reduce)

@@ -21,14 +21,13 @@ from kernels.interpreter.isa.instruction import (
     instruction,
 )
 from kernels.interpreter.isa.reduction import reduce_ufunc
-from kernels.interpreter.plan import Plan
+from kernels.interpreter.plan import Plan, Plans
 from kernels.interpreter.scratch import scratch
 from kernels.interpreter.tensor import NkiTensor
 
 __all__ = ["activation", "activation_reduce"]
 
 Array = npt.NDArray[Any]
-_PLANS: dict[tuple[Any, ...], Plan] = {}
 
 
 @instruction
@@ -100,9 +99,7 @@ def _activate(
         reduce_res if reduce_res is None else reduce_res.face,
         command,
     )
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_activation(*key)
+    plan = _ACTIVATION_PLANS[key]
     source = data.read("data")
     bias_values = None if bias is None else bias.read("bias")
     scale_values = scale.read("scale") if scale_is_tile else scale
@@ -222,3 +219,6 @@ def _check_range(values: Array, limits: tuple[float, float], name: str) -> None:
             f"nl.{name} takes {limits[0]}..{limits[1]}",
             "reduce the range first; the hardware does not",
         )
+
+
+_ACTIVATION_PLANS = Plans(_plan_activation)

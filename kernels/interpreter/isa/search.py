@@ -17,13 +17,12 @@ from kernels.interpreter.isa.instruction import (
     check_same_shape,
     instruction,
 )
-from kernels.interpreter.plan import Plan
+from kernels.interpreter.plan import Plan, Plans
 from kernels.interpreter.tensor import NkiTensor
 
 __all__ = ["max8", "nc_find_index8", "nc_match_replace8"]
 
 Array = npt.NDArray[Any]
-_PLANS: dict[tuple[Any, ...], Plan] = {}
 _WIDTH = 8
 _MIN_FREE, _MAX_FREE = 8, 16384
 
@@ -54,10 +53,8 @@ def _flat32(array: Array, slot: str) -> Array:
 @instruction
 def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> None:
     """The 8 largest values of each partition, descending; 8 <= F <= 16384."""
-    key = ("max8", dst.face, src.face)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_max8(dst.face, src.face)
+    key = (dst.face, src.face)
+    plan = _MAX8_PLANS[key]
     plan.run(dst.array, src.read("src"))
     dst.wrote()
     LOCAL.program.count(plan)  # type: ignore[union-attr]
@@ -84,10 +81,8 @@ def nc_find_index8(
 
     A value that is not there gives all ones (0xFFFF or 0xFFFFFFFF).
     """
-    key = ("nc_find_index8", dst.face, data.face, vals.face)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_find_index(dst.face, data.face, vals.face)
+    key = (dst.face, data.face, vals.face)
+    plan = _FIND_INDEX_PLANS[key]
     plan.run(dst.array, data.read("data"), vals.read("vals"))
     dst.wrote()
     LOCAL.program.count(plan)  # type: ignore[union-attr]
@@ -140,15 +135,12 @@ def nc_match_replace8(
     earlier position: the opposite of nc_find_index8. dst_idx receives the positions.
     """
     key = (
-        "nc_match_replace8",
         dst.face,
         data.face,
         vals.face,
         None if dst_idx is None else dst_idx.face,
     )
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_match_replace(*key[1:])
+    plan = _MATCH_REPLACE_PLANS[key]
     positions = plan.run(dst.array, data.read("data"), vals.read("vals"), imm)
     dst.wrote()
     if dst_idx is not None:
@@ -185,3 +177,8 @@ def _plan_match_replace(dst: Face, data: Face, vals: Face, dst_idx: Face | None)
         return positions
 
     return Plan("nc_match_replace8", "vector", run, dst, (data, vals))
+
+
+_MAX8_PLANS = Plans(_plan_max8)
+_FIND_INDEX_PLANS = Plans(_plan_find_index)
+_MATCH_REPLACE_PLANS = Plans(_plan_match_replace)

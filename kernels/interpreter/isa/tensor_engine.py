@@ -23,14 +23,13 @@ from kernels.interpreter.isa.instruction import (
     chosen_engine,
     instruction,
 )
-from kernels.interpreter.plan import Plan
+from kernels.interpreter.plan import Plan, Plans
 from kernels.interpreter.scratch import scratch
 from kernels.interpreter.tensor import NkiTensor
 
 __all__ = ["check_one_bank", "nc_matmul", "nc_transpose"]
 
 Array = npt.NDArray[Any]
-_PLANS: dict[tuple[Any, ...], Plan] = {}
 _MATMUL_DTYPES = ("float32", "tfloat32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2")
 
 
@@ -62,9 +61,7 @@ def nc_matmul(
         tuple(tile_size or ()),
         perf_mode,
     )
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_matmul(*key)
+    plan = _MATMUL_PLANS[key]
     left = _operand(stationary, "stationary", is_stationary_onezero)
     right = _operand(moving, "moving", is_moving_onezero)
     out = dst.array
@@ -289,9 +286,7 @@ def nc_transpose(
 ) -> None:
     """dst[F, P] = data[P, F].T on the Tensor (to PSUM, 128x128) or Vector engine (32x32)."""
     key = ("transpose", dst.face, data.face, engine)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = _PLANS[key] = _plan_transpose(dst.face, data.face, engine)
+    plan = _TRANSPOSE_PLANS[key]
     plan.run(dst.array, data.read("data"))
     dst.wrote()
     LOCAL.program.count(plan)  # type: ignore[union-attr]
@@ -343,3 +338,7 @@ def _plan_transpose(dst: Face, data: Face, requested: engine) -> Plan:
         np.copyto(out, source.reshape(rows, columns).T.reshape(shape))
 
     return Plan("nc_transpose", name, run, dst, (data,), cycles=float(rows + 64))
+
+
+_MATMUL_PLANS = Plans(_plan_matmul)
+_TRANSPOSE_PLANS = Plans(_plan_transpose)
