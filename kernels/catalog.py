@@ -1,0 +1,19 @@
+"""Every op that has a kernel, by lazy target: listing them loads neither torch nor an SDK."""
+
+from __future__ import annotations
+
+from harness.core.registry import Registry
+
+__all__ = ["KERNELS"]
+
+_OPS = (
+    ("rms_norm", "rms_norm"),
+    ("linear_fp8", "linear_fp8"),
+    ("linear_fp4_grouped", "linear_fp4_grouped"),
+    ("swiglu", "swiglu"),
+    ("sparse_attention", "sparse_attention"),
+    ("index_scores", "index_scores"),
+    ("vocab_argmax", "vocab_argmax"),
+)
+
+KERNELS = Registry("kernel", tuple((op, f"kernels.{stem}_nki:{op}") for op, stem in _OPS))
