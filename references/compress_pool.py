@@ -6,7 +6,7 @@ import torch
 
 from harness.core.numerics import Numerics
 from references.operands import require_float, require_multiple, require_shape
-from references.precision import accumulate_dtype, activation_dtype
+from references.precision import accumulate_dtype, rounded
 
 __all__ = ["compress_pool"]
 
@@ -30,4 +30,4 @@ def compress_pool(
     groups = (kv.shape[0] // ratio, ratio, kv.shape[1])
     shares = torch.softmax(gate.to(acc).reshape(groups), dim=1)
     pooled = (kv.to(acc).reshape(groups) * shares).sum(1)
-    return pooled.to(activation_dtype(numerics))
+    return rounded(pooled, numerics)

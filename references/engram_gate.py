@@ -6,7 +6,7 @@ import torch
 
 from harness.core.numerics import Numerics
 from references.operands import require_float, require_shape
-from references.precision import accumulate_dtype, activation_dtype
+from references.precision import accumulate_dtype, rounded
 
 __all__ = ["engram_gate"]
 
@@ -49,4 +49,4 @@ def engram_gate(
     dot = (x * omega * k).sum(-1) * inverse_rms * width**-0.5
     gate = torch.sigmoid(torch.copysign(dot.abs().clamp(min=_SMALLEST_DOT).sqrt(), dot))
     out = x + gate.unsqueeze(-1) * value.to(acc).unsqueeze(1)
-    return out.to(activation_dtype(numerics))
+    return rounded(out, numerics)

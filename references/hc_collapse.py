@@ -6,7 +6,7 @@ import torch
 
 from harness.core.numerics import Numerics
 from references.operands import require_float, require_shape
-from references.precision import accumulate_dtype, activation_dtype
+from references.precision import accumulate_dtype, rounded
 
 __all__ = ["hc_collapse"]
 
@@ -22,4 +22,4 @@ def hc_collapse(streams: torch.Tensor, pre: torch.Tensor, *, numerics: Numerics)
     require_shape("hc_collapse", "pre", pre, tuple(streams.shape[:2]))
     acc = accumulate_dtype(numerics)
     collapsed = torch.bmm(pre.to(acc).unsqueeze(1), streams.to(acc)).squeeze(1)
-    return collapsed.to(activation_dtype(numerics))
+    return rounded(collapsed, numerics)

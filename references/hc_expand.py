@@ -6,7 +6,7 @@ import torch
 
 from harness.core.numerics import Numerics
 from references.operands import require_float, require_shape
-from references.precision import accumulate_dtype, activation_dtype
+from references.precision import accumulate_dtype, rounded
 
 __all__ = ["hc_expand"]
 
@@ -39,4 +39,4 @@ def hc_expand(
     acc = accumulate_dtype(numerics)
     added = post.to(acc).unsqueeze(-1) * y.to(acc).unsqueeze(1)
     out = torch.baddbmm(added, comb.to(acc).transpose(1, 2), streams.to(acc))
-    return out.to(activation_dtype(numerics))
+    return rounded(out, numerics)

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from harness.core.numerics import Numerics
-from references.linear_fp8 import output_dtype
+from references.linear_fp8 import finished
 from references.operands import require_float, require_shape
 from references.precision import accumulate_dtype
 
@@ -28,6 +28,5 @@ def linear_bf16(
     require_float("linear_bf16", "weight", weight, ndim=2)
     require_shape("linear_bf16", "weight", weight, (weight.shape[0], x.shape[1]))
     acc = accumulate_dtype(numerics)
-    return functional.linear(x.to(acc), weight.to(acc)).to(
-        output_dtype("linear_bf16", output, numerics)
-    )
+    sums = functional.linear(x.to(acc), weight.to(acc))
+    return finished("linear_bf16", sums, output, numerics)

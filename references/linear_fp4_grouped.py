@@ -17,7 +17,7 @@ from references.operands import (
     require_multiple,
     require_weight,
 )
-from references.precision import accumulate_dtype, activation_dtype
+from references.precision import accumulate_dtype, rounded
 from references.quantise_fp8 import rounded_to_fp8
 from references.weight_forms import dequantised
 
@@ -61,4 +61,4 @@ def linear_fp4_grouped(
             last = first + size
             torch.mm(values[first:last], experts[expert].t(), out=sums[first:last])
             first = last
-    return sums.to(activation_dtype(numerics))
+    return rounded(sums, numerics)

@@ -12,24 +12,24 @@ from torch.nn import functional
 from harness.core.numerics import Numerics
 from harness.core.weights import QuantisedWeight
 from references.operands import refuse, require_float, require_multiple, require_weight
-from references.precision import accumulate_dtype, activation_dtype
+from references.precision import accumulate_dtype, rounded
 from references.quantise_fp8 import rounded_to_fp8
 from references.weight_forms import dequantised
 
-__all__ = ["linear_fp8", "output_dtype"]
+__all__ = ["finished", "linear_fp8"]
 
 
-def output_dtype(op: str, output: str, numerics: Numerics) -> torch.dtype:
+def finished(op: str, sums: torch.Tensor, output: str, numerics: Numerics) -> torch.Tensor:
     """'activation' rounds, 'accumulate' leaves a sum unrounded.
 
     Raises:
         UsageError: any other word.
     """
     if output == "activation":
-        return activation_dtype(numerics)
-    if output == "accumulate":
-        return accumulate_dtype(numerics)
-    return refuse(op, f"output is {output!r}: choose 'activation' or 'accumulate'")
+        return rounded(sums, numerics)
+    if output != "accumulate":
+        refuse(op, f"output is {output!r}: choose 'activation' or 'accumulate'")
+    return sums
 
 
 def linear_fp8(
@@ -46,7 +46,7 @@ def linear_fp8(
     require_float("linear_fp8", "x", x, ndim=2)
     require_weight("linear_fp8", weight, "fp8_block", x.shape[-1])
     require_multiple("linear_fp8", "K", x.shape[-1], 32)
-    to = output_dtype("linear_fp8", output, numerics)
     acc = accumulate_dtype(numerics)
     values = rounded_to_fp8(x, numerics.fp8_max, acc) if numerics.quantise else x.to(acc)
-    return functional.linear(values, dequantised(weight, acc, numerics.fp8_max)).to(to)
+    sums = functional.linear(values, dequantised(weight, acc, numerics.fp8_max))
+    return finished("linear_fp8", sums, output, numerics)

@@ -6,7 +6,7 @@ import torch
 
 from harness.core.numerics import Numerics
 from references.operands import require_float, require_shape
-from references.precision import accumulate_dtype, activation_dtype
+from references.precision import accumulate_dtype, rounded
 
 __all__ = ["rms_norm"]
 
@@ -25,4 +25,4 @@ def rms_norm(
     values = x.to(accumulate_dtype(numerics))
     mean_square = values.square().mean(-1, keepdim=True)
     normed = values * torch.rsqrt(mean_square + eps) * weight.to(values.dtype)
-    return normed.to(activation_dtype(numerics))
+    return rounded(normed, numerics)

@@ -6,7 +6,7 @@ import torch
 
 from harness.core.numerics import Numerics
 from references.operands import refuse, require_float, require_shape
-from references.precision import accumulate_dtype, activation_dtype
+from references.precision import accumulate_dtype, rounded
 
 __all__ = ["rope"]
 
@@ -31,9 +31,9 @@ def rope(
         refuse("rope", f"x {tuple(x.shape)} does not meet cos {tuple(cos.shape)}")
     acc = accumulate_dtype(numerics)
     angle_shape = (cos.shape[0], *(1,) * (x.ndim - 2), cos.shape[1])
-    turn = torch.complex(cos.to(acc), sin.to(acc)).view(angle_shape)
-    pairs = x[..., -rope_dim:].to(acc).reshape(*x.shape[:-1], cos.shape[1], 2)
-    turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2)
-    y = x.to(activation_dtype(numerics), copy=True)
-    y[..., -rope_dim:] = turned
-    return y
+    cos, sin = cos.to(acc).reshape(angle_shape), sin.to(acc).reshape(angle_shape)
+    pairs = x[..., -rope_dim:].to(acc)
+    even, odd = pairs[..., 0::2], pairs[..., 1::2]
+    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    straight = x[..., : x.shape[-1] - rope_dim]
+    return torch.cat((rounded(straight, numerics), rounded(turned.flatten(-2), numerics)), dim=-1)

@@ -6,7 +6,7 @@ import torch
 
 from harness.core.numerics import Numerics
 from references.operands import require, require_float, require_ids, require_shape
-from references.precision import accumulate_dtype, activation_dtype
+from references.precision import accumulate_dtype, activation_dtype, rounded
 
 __all__ = ["sparse_attention"]
 
@@ -77,6 +77,5 @@ def _attend(
     weights = torch.exp(scores - largest)
     sink_weight = torch.exp(sink.to(acc).view(1, -1, 1) - largest)
     denominator = weights.sum(-1, keepdim=True) + sink_weight
-    rounded = weights.to(activation_dtype(numerics)).to(acc)
-    o = torch.bmm(rounded, keys) / denominator
-    return o.to(activation_dtype(numerics))
+    coarse = rounded(weights, numerics).to(acc)
+    return rounded(torch.bmm(coarse, keys) / denominator, numerics)

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from harness.core.numerics import Numerics
 from references.operands import require, require_float, require_shape
-from references.precision import accumulate_dtype, activation_dtype
+from references.precision import accumulate_dtype, rounded
 
 __all__ = ["swiglu"]
 
@@ -37,4 +37,4 @@ def swiglu(
         require_float("swiglu", "route_weight", route_weight, ndim=1)
         require_shape("swiglu", "route_weight", route_weight, (gate.shape[0],))
         y = y * route_weight.to(acc).unsqueeze(-1)
-    return y.to(activation_dtype(numerics))
+    return rounded(y, numerics)
