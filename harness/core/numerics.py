@@ -17,6 +17,7 @@ class Numerics:
     Attributes:
         name: what users type.
         activation: dtype every op's activation output is rounded to.
+            Rounded once, half to even: float64 reaches bfloat16 directly, not through float32.
         accumulate: dtype of sums, softmax and statistics, and of what stays unrounded
             (router scores, index scores, mHC coefficients, logits).
         quantise: whether activation and KV quantisers act. False: values pass unrounded.
