@@ -34,6 +34,8 @@ class Moe:
         self._shape = shape
         self._weights = weights
         self._span = runtime.layout.expert_span(shape.num_experts, layer_index)
+        split = runtime.layout.size > 1 and runtime.layout.shared_width is not None
+        self._sums_shared_apart = split and runtime.numerics.activation == "bfloat16"
 
     def run(self, x: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
         """Output [T, d] of x [T, d]; rows that are padding meet no routed expert."""
@@ -42,7 +44,7 @@ class Moe:
         shared = self._shared(x)
         if shared is None:
             total = runtime.group.sum(routed, f"moe.{self._layer}")
-        elif runtime.layout.shared_width is not None and runtime.layout.rounds_partial_sums:
+        elif self._sums_shared_apart:
             # The shared expert's output rounds as a whole: its partial sums travel beside.
             both = runtime.group.sum(torch.stack([routed, shared]), f"moe.{self._layer}")
             total = both[0] + both[1].to(runtime.activation).to(runtime.accumulate)
@@ -58,8 +60,7 @@ class Moe:
         limit = runtime.config.swiglu_limit
         gate, up = runtime.ops.linear_fp8(x, weights.shared_w13, "activation").chunk(2, dim=1)
         inner = runtime.ops.swiglu(gate, up, limit, None)
-        whole = runtime.layout.shared_width is None
-        output = "activation" if whole else "accumulate"
+        output = "accumulate" if self._sums_shared_apart else "activation"
         y: torch.Tensor = runtime.ops.linear_fp8(inner, weights.shared_w2, output)
         return y.to(runtime.accumulate)
 

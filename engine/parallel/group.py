@@ -35,7 +35,12 @@ class Group(ABC):
         self._step = step
 
     def gather(self, part: torch.Tensor, label: str) -> list[torch.Tensor]:
-        """The part of every rank, in rank order. All parts have the same shape and dtype."""
+        """The part of every rank, in rank order. All parts have the same shape and dtype.
+
+        A group of one exchanges nothing and counts nothing.
+        """
+        if self.size == 1:
+            return [part]
         self.counts[label] += 1
         if self._ring is not None:
             self._ring.enter(self._step, label, part.dtype, tuple(part.shape))
@@ -62,14 +67,10 @@ def ordered_sum(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 class SoloGroup(Group):
-    """A group of one: nothing is exchanged, nothing counted."""
+    """A group of one."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)
-
-    def gather(self, part: torch.Tensor, label: str) -> list[torch.Tensor]:  # noqa: ARG002
-        """The part itself."""
-        return [part]
 
     def _exchange(self, part: torch.Tensor) -> list[torch.Tensor]:
         return [part]

@@ -1,0 +1,61 @@
+"""Which rank is to blame, and what the others were doing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.parallel.ring import first_difference, read_ring
+from harness.core.errors import RankError
+
+__all__ = ["Failure", "blame", "hung_rank", "ring_report"]
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One rank's end.
+
+    Attributes:
+        trace: its traceback; empty where it died without a word.
+        when_ns: of its own report on the host's monotonic clock; 0 without one.
+        is_collective: its exception came out of a collective, as a consequence of another's end.
+    """
+
+    rank: int
+    reason: str
+    trace: str
+    when_ns: int
+    is_collective: bool
+
+    def as_error(self, report: str) -> RankError:
+        """The error the user sees."""
+        detail = "\n".join(part for part in (self.trace.rstrip(), report) if part)
+        return RankError(self.rank, self.reason, detail)
+
+
+def blame(failures: Sequence[Failure]) -> Failure:
+    """The first cause: a silent death, else the earliest exception of a rank's own making."""
+    return min(failures, key=lambda failure: (failure.is_collective, failure.when_ns))
+
+
+def hung_rank(rings: Sequence[bytes], missing: Sequence[int]) -> int:
+    """Of the ranks without an answer, the one that has entered the fewest collectives.
+
+    Ranks that wait inside a collective have entered it; the one they wait for has not.
+    """
+    return min(missing, key=lambda rank: (read_ring(rings[rank])[0], rank))
+
+
+def ring_report(rings: Sequence[bytes]) -> str:
+    """The first entry in which ranks differ, and the last collectives of each."""
+    states = [read_ring(ring) for ring in rings]
+    if not any(entered for entered, _, _ in states):
+        return ""
+    lines = [first_difference([texts for _, _, texts in states])]
+    for rank, (entered, left, texts) in enumerate(states):
+        place = "inside the last one" if entered > left else "outside a collective"
+        lines.append(f"rank {rank}: {entered} collectives entered, {place}")
+        lines.extend(f"  {text}" for text in texts[-_SHOWN:])
+    return "\n".join(line for line in lines if line)

@@ -1,0 +1,119 @@
+"""What runs in the process of one rank. Preloaded by the forkserver, so torch is imported once."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from engine.config.limits import EngineLimits
+from engine.config.model import ModelConfig
+from engine.parallel.group import Group
+from engine.parallel.ring import CollectiveRing
+from engine.worker import Worker
+from harness.core.engine_face import EngineSettings
+
+__all__ = ["RankSpec", "rank_main"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpec:
+    """What a rank is told when it starts.
+
+    Attributes:
+        store_port: of the parent's key-value store on the loopback interface.
+        num_threads: torch threads.
+        group_timeout_s: after which a collective gives up; the parent's limit comes first.
+    """
+
+    rank: int
+    size: int
+    settings: EngineSettings
+    config: ModelConfig
+    limits: EngineLimits
+    store_port: int
+    num_threads: int
+    group_timeout_s: float
+
+
+class CollectiveError(RuntimeError):
+    """A collective failed, most likely because another rank is gone."""
+
+
+class GlooGroup(Group):
+    """The rank's end of a gloo group over loopback."""
+
+    def _exchange(self, part: torch.Tensor) -> list[torch.Tensor]:
+        # bf16 travels as bytes: gloo moves it everywhere, and nothing is summed on the way.
+        flat = part.reshape(-1).view(torch.uint8) if part.numel() else part
+        received = [torch.empty_like(flat) for _ in range(self.size)]
+        try:
+            dist.all_gather(received, flat)
+        except RuntimeError as error:
+            raise CollectiveError(str(error)) from error
+        return [piece.view(part.dtype).view(part.shape) for piece in received]
+
+
+def rank_main(spec: RankSpec, connection: Connection, ring_buffer: Any) -> None:
+    """Serve step plans until the parent says stop, closes the pipe or dies.
+
+    Messages to the parent: ("ready", None), ("done", StepOutput),
+    ("error", (monotonic ns, is_collective, traceback)).
+    """
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    try:
+        _serve(spec, connection, CollectiveRing(ring_buffer))
+    except (EOFError, BrokenPipeError):
+        # The parent is gone: there is nobody to tell.
+        os._exit(1)
+    except BaseException as error:
+        is_collective = isinstance(error, CollectiveError)
+        report = (time.monotonic_ns(), is_collective, traceback.format_exc())
+        connection.send(("error", report))
+        connection.close()
+        sys.stdout.flush()
+        # Leaving a half-broken gloo group in order may block; the parent has been told.
+        os._exit(1)
+
+
+def _serve(spec: RankSpec, connection: Connection, ring: CollectiveRing) -> None:
+    torch.set_num_threads(spec.num_threads)
+    _join_group(spec)
+    group = GlooGroup(spec.rank, spec.size, ring)
+    worker = Worker(spec.settings, spec.config, spec.limits, group)
+    connection.send(("ready", None))
+    while True:
+        command, plan = connection.recv()
+        if command == "stop":
+            break
+        connection.send(("done", worker.execute(plan)))
+    dist.destroy_process_group()
+
+
+def _join_group(spec: RankSpec) -> None:
+    # Without an interface gloo resolves the host's name, which may take seconds.
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    timeout = timedelta(seconds=spec.group_timeout_s)
+    store = dist.TCPStore("127.0.0.1", spec.store_port, is_master=False, timeout=timeout)
+    dist.init_process_group(
+        "gloo", store=store, rank=spec.rank, world_size=spec.size, timeout=timeout
+    )
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when the forkserver ends, which it does with the parent."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
