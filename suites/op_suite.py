@@ -1,0 +1,52 @@
+"""What a file of suites/ops says: the cases of an op, their tiers, and the budgets they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from harness.core.case import Case, Tolerance
+from harness.core.errors import UsageError, VacuousError
+from harness.core.suggest import near_names
+
+__all__ = ["TIERS", "OpSuite"]
+
+# Each tier contains the ones before it.
+TIERS = ("smoke", "default", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class OpSuite:
+    """The cases of one stem (one op, or a quantiser and its inverse).
+
+    Attributes:
+        stem: file stem of the sheet.
+        cases: in file order; ids are unique.
+        tiers: case id -> the smallest tier it belongs to.
+        tolerances: op -> output -> budget, for every output judged by one.
+    """
+
+    stem: str
+    cases: tuple[Case, ...]
+    tiers: Mapping[str, str]
+    tolerances: Mapping[str, Mapping[str, Tolerance]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tiers", MappingProxyType(dict(self.tiers)))
+        object.__setattr__(self, "tolerances", MappingProxyType(dict(self.tolerances)))
+
+    def cases_of(self, tier: str) -> tuple[Case, ...]:
+        """Every case of `tier` and of the tiers it contains.
+
+        Raises:
+            UsageError: unknown tier.
+            VacuousError: the tier holds no case.
+        """
+        if tier not in TIERS:
+            raise UsageError(f"tier {tier!r} is not known{near_names(tier, TIERS)}")
+        included = TIERS[: TIERS.index(tier) + 1]
+        cases = tuple(case for case in self.cases if self.tiers[case.case_id] in included)
+        if not cases:
+            raise VacuousError(f"suite {self.stem}: tier {tier} holds no case")
+        return cases

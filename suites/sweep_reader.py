@@ -1,0 +1,58 @@
+"""TOML of suites/sweeps -> SweepSpec. The format is described in suites/README.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from harness.core.sweep_spec import SweepSpec
+from suites.token_reader import settings_fields
+from suites.toml_file import Table, read_toml
+
+__all__ = ["read_sweep_suite"]
+
+_INTEGERS = ("num_repeats", "num_warmups", "concurrency", "seed")
+
+
+def read_sweep_suite(path: Path) -> SweepSpec:
+    """Read one file.
+
+    Raises:
+        InputError: unknown key, a value of the wrong type, or one that SweepSpec refuses.
+    """
+    top = read_toml(path)
+    fields: dict[str, Any] = {
+        "name": path.stem,
+        "input_lens": top.many("input_lens", int),
+        "output_len": top.one("output_len", int),
+        "description": top.one("description", str, ""),
+    }
+    for key in ("cps", "eps"):
+        if top.has(key):
+            fields[key] = top.many(key, int)
+    if top.has("numerics"):
+        fields["numerics"] = top.many("numerics", str)
+    if top.has("ops"):
+        fields["ops"] = _op_tables(top)
+    for key in _INTEGERS:
+        if top.has(key):
+            fields[key] = top.one(key, int)
+    if top.has("ignore_eos"):
+        fields["ignore_eos"] = top.one("ignore_eos", bool)
+    fields["engine"] = settings_fields(top.table("engine"))
+    top.close()
+    spec = top.build("", lambda: SweepSpec(**fields))
+    top.build("", lambda: spec.settings(""))
+    return spec
+
+
+def _op_tables(top: Table) -> tuple[tuple[str, ...], ...]:
+    """`ops` is a list of tables, each a list of targets laid over one another."""
+    value = top.raw("ops")
+    good = isinstance(value, list) and all(
+        isinstance(item, list) and item and all(isinstance(text, str) for text in item)
+        for item in value
+    )
+    if not good:
+        raise top.error("ops", value, 'a list of lists: [["references.op_table:TABLE"], ...]')
+    return tuple(tuple(item) for item in value)
