@@ -68,9 +68,8 @@ def _from_tokenizer(file: Path) -> list[int]:
     mapped = []
     for token_id in range(tokenizer.get_vocab_size(with_added_tokens=True)):
         text = tokenizer.decode([token_id], skip_special_tokens=False)
-        key = normalise_token(text) or text
-        if "\ufffd" in text:
-            key = tokenizer.id_to_token(token_id)
+        undecodable = "\ufffd" in text
+        key = str(tokenizer.id_to_token(token_id)) if undecodable else normalise_token(text) or text
         mapped.append(ids.setdefault(key, len(ids)))
     return mapped
 

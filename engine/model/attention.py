@@ -97,10 +97,10 @@ class OutputProjection:
             width = runtime.config.hidden_size
             partial = u_TGL.new_zeros(o_THD.shape[0], width, dtype=runtime.accumulate)
         else:
-            rounded = columns.to(runtime.activation)
-            partial = runtime.ops.linear_fp8(rounded, weights.wo_b, "accumulate")
+            complete = runtime.as_activation(columns)
+            partial = runtime.ops.linear_fp8(complete, weights.wo_b, "accumulate")
         total = runtime.group.sum(partial, f"attention.{self._layer}")
-        return total.to(runtime.activation)
+        return runtime.as_activation(total)
 
     def _exchanged(self, u_TGL: torch.Tensor) -> torch.Tensor:
         """This rank's columns of the complete group outputs [T, columns]."""

@@ -9,7 +9,7 @@ import torch
 from engine.config.model import ModelConfig
 from engine.ops import BoundOps
 from engine.parallel.group import Group
-from engine.precision import accumulate_dtype, activation_dtype
+from engine.precision import accumulate_dtype, activation_dtype, rounded
 from engine.weights.layout import RankLayout
 from harness.core.numerics import Numerics
 
@@ -35,6 +35,10 @@ class Runtime:
     def accumulate(self) -> torch.dtype:
         """dtype of sums."""
         return accumulate_dtype(self.numerics)
+
+    def as_activation(self, x: torch.Tensor) -> torch.Tensor:
+        """A complete sum, rounded once to the activation dtype."""
+        return rounded(x, self.activation)
 
     def on_fp8_grid(self, x: torch.Tensor) -> torch.Tensor:
         """x [T, K] rounded onto the window cache's grid, unchanged without quantisers."""

@@ -55,7 +55,7 @@ class Block:
             streams = self._engram.run(streams, step)
         if self._role.is_tap:
             mean = streams.to(self._runtime.accumulate).mean(dim=1)
-            step.taps.append(mean.to(self._runtime.activation))
+            step.taps.append(self._runtime.as_activation(mean))
         attn_pre, post, comb = hyper_mixes(self._runtime, streams, weights.hc_attn)
         x = ops.rms_norm(ops.hc_collapse(streams, pre), weights.attn_norm, eps)
         streams = ops.hc_expand(self._attention.run(x, step), streams, post, comb)

@@ -47,10 +47,10 @@ class Moe:
         elif self._sums_shared_apart:
             # The shared expert's output rounds as a whole: its partial sums travel beside.
             both = runtime.group.sum(torch.stack([routed, shared]), f"moe.{self._layer}")
-            total = both[0] + both[1].to(runtime.activation).to(runtime.accumulate)
+            total = both[0] + runtime.as_activation(both[1]).to(runtime.accumulate)
         else:
             total = runtime.group.sum(routed + shared, f"moe.{self._layer}")
-        return total.to(runtime.activation)
+        return runtime.as_activation(total)
 
     def _shared(self, x: torch.Tensor) -> torch.Tensor | None:
         """The shared expert's output or partial sum [T, d], None on a rank without it."""

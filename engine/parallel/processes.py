@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
@@ -47,7 +47,7 @@ class ProcessExecutor:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([_PRELOAD])
         # The store lives in the parent, so no rank's end can take it along.
-        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._rings = [context.RawArray("b", RING_BYTES) for _ in range(size)]
         self._processes: list[Any] = []
         self._connections: list[Connection] = []

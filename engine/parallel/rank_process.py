@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
@@ -107,7 +108,7 @@ def _join_group(spec: RankSpec) -> None:
     # Without an interface gloo resolves the host's name, which may take seconds.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     timeout = timedelta(seconds=spec.group_timeout_s)
-    store = dist.TCPStore("127.0.0.1", spec.store_port, is_master=False, timeout=timeout)
+    store = TCPStore("127.0.0.1", spec.store_port, is_master=False, timeout=timeout)
     dist.init_process_group(
         "gloo", store=store, rank=spec.rank, world_size=spec.size, timeout=timeout
     )
