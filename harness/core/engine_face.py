@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from harness.core.errors import UsageError
@@ -142,7 +143,13 @@ class EngineFace(Protocol):
     def __enter__(self) -> EngineFace:
         """Itself."""
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
         """`close()`."""
 
 
