@@ -42,16 +42,28 @@ class Arguments:
         """A copy that shares no memory, with the same strides, offset and surroundings."""
         return Arguments(self.spec, {name: _cloned(v) for name, v in self.values.items()})
 
+    def contiguous(self) -> Arguments:
+        """A contiguous copy: what a layout must not change is judged against it."""
+        return Arguments(
+            self.spec,
+            {
+                name: value.contiguous().clone()
+                if isinstance(value, torch.Tensor)
+                else _cloned(value)
+                for name, value in self.values.items()
+            },
+        )
+
     def in_float64(self) -> Arguments:
-        """Activations and accumulators as float64 (exact), everything else cloned."""
+        """The same with activations and accumulators as float64 (exact)."""
         kinds = {value.name: value.kind for value in self.spec.inputs}
         return Arguments(
             self.spec,
             {
                 name: value.to(torch.float64)
                 if isinstance(value, torch.Tensor) and kinds[name] in ("act", "acc")
-                else _cloned(value)
-                for name, value in self.values.items()
+                else value
+                for name, value in self.contiguous().values.items()
             },
         )
 

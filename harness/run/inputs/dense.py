@@ -20,6 +20,7 @@ __all__ = ["BUILDERS"]
 _BF16_MAX = 3.3895313892515355e38
 # Borders of e4m3 at block scale 1: the two maxima, what lies between and beyond them.
 _FP8_SPIKES = (240.0, -240.0, 241.0, 248.0, 255.0, 448.0, -448.0, 449.0, 464.0, 480.0, _BF16_MAX)
+_LINEAR_SPIKES = (240.0, 248.0, 448.0, -480.0)
 _FP4_SPIKES = (6.0, -6.0, 6.5, 7.0, _BF16_MAX, -_BF16_MAX)
 
 
@@ -64,7 +65,8 @@ def _quantise_fp8(draw: Draw) -> dict[str, Any]:
     _require_multiple(axes["K"], 32, "K")
     if draw.family == "ties":
         return {"x": _midpoints(draw, axes["T"], axes["K"], 32, _fp8_grid_to_240())}
-    return {"x": draw.activations(axes["T"], axes["K"], spread=40, spikes=_FP8_SPIKES)}
+    x = draw.blocks_of_activations(axes["T"], axes["K"], spread=40, spikes=_FP8_SPIKES)
+    return {"x": x}
 
 
 def _dequantise_fp8(draw: Draw) -> dict[str, Any]:
@@ -85,7 +87,8 @@ def _quantise_fp4(draw: Draw) -> dict[str, Any]:
         return {"x": _midpoints(draw, axes["T"], axes["K"], block, grid)}
     # Block 16 has e4m3 scales: beyond 6 * 448 the values saturate, which is part of the op.
     spread, spikes = (40, _FP4_SPIKES) if block == 32 else (8, (6.0, -6.0, 2688.0, -2688.0))
-    return {"x": draw.activations(axes["T"], axes["K"], spread=spread, spikes=spikes)}
+    x = draw.blocks_of_activations(axes["T"], axes["K"], spread=spread, spikes=spikes)
+    return {"x": x}
 
 
 def _dequantise_fp4(draw: Draw) -> dict[str, Any]:
@@ -104,7 +107,7 @@ def _dequantise_fp4(draw: Draw) -> dict[str, Any]:
 def _linear_fp8(draw: Draw) -> dict[str, Any]:
     axes = draw.case.axes
     _require_multiple(axes["K"], 32, "K")
-    x = draw.activations(axes["T"], axes["K"], spikes=(240.0, 248.0, 448.0, -480.0))
+    x = draw.blocks_of_activations(axes["T"], axes["K"], spikes=_LINEAR_SPIKES)
     return {"x": x, "weight": fp8_block_weight(draw, axes["N"], axes["K"])}
 
 
@@ -112,7 +115,7 @@ def _linear_fp4_grouped(draw: Draw) -> dict[str, Any]:
     axes = draw.case.axes
     _require_multiple(axes["K"], 32, "K")
     return {
-        "x": draw.activations(axes["T"], axes["K"], spikes=(240.0, 248.0, 448.0, -480.0)),
+        "x": draw.blocks_of_activations(axes["T"], axes["K"], spikes=_LINEAR_SPIKES),
         "weight": fp4_weight(draw, axes["E"], axes["N"], axes["K"]),
         "group_sizes": _group_sizes(draw, axes["T"], axes["E"]),
     }
@@ -143,9 +146,12 @@ def _swiglu(draw: Draw) -> dict[str, Any]:
     T, I = draw.case.axes["T"], draw.case.axes["I"]  # noqa: E741 - the sheet's letter
     spikes = (10.0, 10.0625, -10.0, -10.0625, 88.0, -88.0, -104.0, _BF16_MAX, -_BF16_MAX)
     route_weight = draw.floats(T, spread=4).abs() if draw.scalars["route_weight"] else None
+    # Scale 6: a tenth of the values lies beyond the limit of 10, so that clamps act.
+    gate = draw.activations(T, I, spread=8, spikes=spikes, scale=6.0)
+    # Rows of gates that all lie below -limit: only there does a clamp from below show.
+    gate[1::4] = -(gate[1::4].abs().clamp(max=20.0) + draw.scalars["limit"])
     return {
-        # Scale 6: a tenth of the values lies beyond the limit of 10, so that clamps act.
-        "gate": draw.activations(T, I, spread=8, spikes=spikes, scale=6.0),
+        "gate": gate,
         "up": draw.activations(T, I, spread=8, spikes=spikes, scale=6.0),
         "route_weight": route_weight,
     }

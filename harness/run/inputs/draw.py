@@ -30,6 +30,7 @@ FAMILIES = (
     "scale_up",
 )
 _SCALE_UP = 64.0
+_FINITE_BF16 = (-(2.0**127) * (2 - 2.0**-7), 2.0**127 * (2 - 2.0**-7))
 _SMALLEST_BF16_SUBNORMAL = 2.0**-133
 _EXTREME_ROW_EXPONENTS = (0.0, -1.0, 1.0, -0.5, 0.5)  # times the spread an op can stand
 
@@ -82,6 +83,16 @@ class Draw:
         """
         dtype: torch.dtype = getattr(torch, self.case.dtype)
         return self.floats(*shape, spread=spread, spikes=spikes, scale=scale).to(dtype)
+
+    def blocks_of_activations(
+        self, T: int, K: int, *, spread: int = 20, spikes: Sequence[float] = ()
+    ) -> torch.Tensor:
+        """Activations whose 16-wide blocks differ in size, so that each block's scale is its own
+        and a neighbour's shows."""
+        values = self.activations(T, K, spread=spread, spikes=spikes)
+        exponents = self.integers(-3, 4, T, -(-K // 16)).repeat_interleave(16, 1)[:, :K]
+        sized = values.float() * torch.exp2(exponents.float())
+        return sized.clamp(*_FINITE_BF16).to(values.dtype)
 
     def floats(
         self, *shape: int, spread: int = 20, spikes: Sequence[float] = (), scale: float = 1.0
