@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import ExitCode, UsageError
+from harness.core.results import PointStatus
 from harness.core.status import worst_exit_code
 from reports.axes import point_name, telling_axes
 from reports.document import Cell, Column, Document, Figure, Row, Section, Table, Tone
@@ -229,7 +230,8 @@ def _latency_cell(row: dict[str, Any] | None, first: dict[str, Any] | None, colu
         return _MISSING
     interval: Interval | None = row[column]
     if interval is None:
-        return Cell(str(row["status"]).lower(), None, tone=Tone.DOUBT)
+        tone = Tone.MUTED if row["status"] == PointStatus.PRUNED else Tone.DOUBT
+        return Cell(str(row["status"]).lower(), None, tone=tone)
     text = milliseconds(interval.median)
     base: Interval | None = first[column] if first else None
     if base is not None and row is not first and base.median > 0:

@@ -32,9 +32,11 @@ def frame_of(ledger: Ledger, kind: str) -> pd.DataFrame:
 
 
 def rows_of(ledger: Ledger, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind as flat mappings, in ledger order."""
-    describe = _ROWS[kind]
-    return [{**_common(entry), **describe(entry.payload)} for entry in ledger.of_kind(kind)]
+    """The records of one kind as flat mappings, in ledger order. To be read, not changed."""
+    if kind not in ledger.derived:
+        entries, describe = ledger.of_kind(kind), _ROWS[kind]
+        ledger.derived[kind] = [{**_common(entry), **describe(entry.payload)} for entry in entries]
+    return ledger.derived[kind]
 
 
 def _common(entry: Entry) -> dict[str, Any]:

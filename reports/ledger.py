@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,10 @@ class Ledger:
     run: Mapping[str, Any]
     entries: tuple[Entry, ...]
     notices: tuple[str, ...] = ()
+    # Rows per kind as `reports.frame` derives them, so that 2,000 points are summed up once.
+    derived: dict[str, list[dict[str, Any]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def run_id(self) -> str:

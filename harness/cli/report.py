@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _FORMATS = ("md", "html", "junit", "summary", "csv", "parquet")
-_COMPARISON_FORMATS = ("md", "html")
+# Both come from one document; a comparison has nothing else.
+_PAGES = ("md", "html")
 
 
 def register(app: typer.Typer) -> None:
@@ -63,10 +64,13 @@ def _report_one(run_dir: Path, out: Path | None, names: list[str]) -> ExitCode:
     from reports.ledger import read_run
     from reports.verdict import verdict_of
 
-    ledger = read_run(run_dir).require_records()
-    for name in names:
-        for path in _WRITERS[name](ledger, out or run_dir):
-            print(path)
+    ledger, out = read_run(run_dir).require_records(), out or run_dir
+    pages = [name for name in names if name in _PAGES]
+    written = _write_pages(ledger, out, pages) if pages else []
+    written += [
+        path for name in names if name not in _PAGES for path in _WRITERS[name](ledger, out)
+    ]
+    print(*written, sep="\n")
     verdict = verdict_of(ledger)
     print(f"{verdict.word}: {verdict.sentence}")
     return verdict.exit_code
@@ -79,7 +83,7 @@ def _report_several(run_dirs: list[Path], out: Path | None, names: list[str]) ->
     if out is None:
         raise UsageError("a comparison of several runs belongs to none of them: name --out DIR")
     for name in names:
-        if name not in _COMPARISON_FORMATS:
+        if name not in _PAGES:
             raise UsageError(f"--format {name} takes one run; a comparison is md or html")
     ledgers = read_runs(run_dirs)
     document = comparison_of(ledgers)
@@ -91,16 +95,12 @@ def _report_several(run_dirs: list[Path], out: Path | None, names: list[str]) ->
     return comparison_verdict(ledgers)
 
 
-def _write_markdown(ledger: Ledger, out: Path) -> list[Path]:
-    from reports.render import document_of, write_markdown
+def _write_pages(ledger: Ledger, out: Path, names: list[str]) -> list[Path]:
+    from reports.render import document_of, write_html, write_markdown
 
-    return [write_markdown(document_of(ledger), out, ledger.directory)]
-
-
-def _write_html(ledger: Ledger, out: Path) -> list[Path]:
-    from reports.render import document_of, write_html
-
-    return [write_html(document_of(ledger), out)]
+    document = document_of(ledger)
+    written = [write_markdown(document, out, ledger.directory)] if "md" in names else []
+    return written + ([write_html(document, out)] if "html" in names else [])
 
 
 def _write_junit(ledger: Ledger, out: Path) -> list[Path]:
@@ -141,8 +141,6 @@ def _write_parquet(ledger: Ledger, out: Path) -> list[Path]:
 
 
 _WRITERS: Mapping[str, Callable[[Ledger, Path], list[Path]]] = {
-    "md": _write_markdown,
-    "html": _write_html,
     "junit": _write_junit,
     "summary": _write_summary,
     "csv": _write_csv,

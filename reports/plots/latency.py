@@ -75,8 +75,8 @@ def _figure(
         title=f"{title} over input length",
         svg=svg,
         caption="Median; bars are the 95 % interval of the median, below six requests the range. "
-        "A cross under the axis is a failed or crashed cell, a bar a pruned one. Each point links "
-        f"to its record. Right: {PUBLISHED_METHOD}; not comparable hardware." + cut_note(series),
+        "A cross under the axis is a failed or crashed cell, a bar a pruned one. "
+        f"Right: {PUBLISHED_METHOD}; not comparable hardware." + cut_note(series),
     )
 
 
