@@ -45,8 +45,9 @@ def engram_gate(
     acc = accumulate_dtype(numerics)
     x, k = streams.to(acc), key.to(acc)
     omega = q_weight.to(acc) * k_weight.to(acc)
-    inverse_rms = torch.rsqrt(x.square().mean(-1) + eps) * torch.rsqrt(k.square().mean(-1) + eps)
-    dot = (x * omega * k).sum(-1) * inverse_rms * width**-0.5
+    inverse_rms = torch.rsqrt(torch.linalg.vecdot(x, x) / width + eps)
+    inverse_rms = inverse_rms * torch.rsqrt(torch.linalg.vecdot(k, k) / width + eps)
+    dot = torch.linalg.vecdot(x * omega, k) * inverse_rms * width**-0.5
     gate = torch.sigmoid(torch.copysign(dot.abs().clamp(min=_SMALLEST_DOT).sqrt(), dot))
     out = x + gate.unsqueeze(-1) * value.to(acc).unsqueeze(1)
     return rounded(out, numerics)

@@ -36,8 +36,8 @@ _MANTISSA_MASK = 0x7FFFFF
 
 def power_of_two_ceiling(t: torch.Tensor) -> torch.Tensor:
     """2^ceil(log2 t) of positive normal float32 numbers, exact, by their bits."""
-    bits = t.view(torch.int32)
-    return ((bits + _MANTISSA_MASK) & ~_MANTISSA_MASK).view(torch.float32)
+    bits = t.view(torch.int32) + _MANTISSA_MASK
+    return bits.bitwise_and_(~_MANTISSA_MASK).view(torch.float32)
 
 
 def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:

@@ -31,8 +31,8 @@ _RECIPROCAL = {448: torch.tensor(1.0 / 448.0), 240: torch.tensor(1.0 / 240.0)}  
 def _blocks_and_scale(x: torch.Tensor, fp8_max: int) -> tuple[torch.Tensor, torch.Tensor]:
     """float32 blocks [..., K/32, 32] and their power-of-two scales [..., K/32, 1]."""
     blocks = x.float().reshape(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK)
-    amax = blocks.abs().amax(-1, keepdim=True).clamp(min=_SMALLEST_AMAX)
-    return blocks, power_of_two_ceiling(amax * _RECIPROCAL[fp8_max])
+    amax = blocks.abs().amax(-1, keepdim=True).clamp_min_(_SMALLEST_AMAX)
+    return blocks, power_of_two_ceiling(amax.mul_(_RECIPROCAL[fp8_max]))
 
 
 def quantise_fp8(x: torch.Tensor, *, numerics: Numerics) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,6 +70,7 @@ def rounded_to_fp8(x: torch.Tensor, fp8_max: int, dtype: torch.dtype) -> torch.T
     The product code * scale has at most 4 significant bits, so it is exact in every dtype here.
     """
     blocks, scale = _blocks_and_scale(x, fp8_max)
-    limited = (blocks / scale).clamp(-float(fp8_max), float(fp8_max))
-    on_grid = limited.to(torch.float8_e4m3fn).to(torch.float32) * scale
-    return on_grid.flatten(-2).to(dtype)
+    # The scale is at least amax / fp8_max, but for one float32 rounding that the cast swallows:
+    # no clamp is needed here. x / scale is exact up to that cast.
+    on_grid = (blocks / scale).to(torch.float8_e4m3fn).to(torch.float32).mul_(scale)
+    return on_grid.reshape(x.shape).to(dtype)

@@ -23,6 +23,6 @@ def rms_norm(
     require_float("rms_norm", "weight", weight, ndim=1)
     require_shape("rms_norm", "weight", weight, (x.shape[-1],))
     values = x.to(accumulate_dtype(numerics))
-    mean_square = values.square().mean(-1, keepdim=True)
+    mean_square = torch.linalg.vecdot(values, values).unsqueeze(-1) / x.shape[-1]
     normed = values * torch.rsqrt(mean_square + eps) * weight.to(values.dtype)
     return rounded(normed, numerics)

@@ -45,19 +45,20 @@ def sparse_attention(
     if indices.numel() == 0 or kv.shape[0] == 0:
         require(not bool((indices >= 0).any()), "sparse_attention", "kv has no row to select")
         return torch.zeros_like(q, dtype=activation_dtype(numerics))
-    low, high = torch.aminmax(indices)
+    low, high = (int(bound) for bound in torch.aminmax(indices))
     require(
-        int(low) >= -1 and int(high) < kv.shape[0],
+        low >= -1 and high < kv.shape[0],
         "sparse_attention",
-        f"indices reach from {int(low)} to {int(high)}, kv has {kv.shape[0]} rows",
+        f"indices reach from {low} to {high}, kv has {kv.shape[0]} rows",
     )
+    attend = _attend_all if low >= 0 else _attend_present
     slice_rows = max(1, _GATHERED_VALUES // (indices.shape[1] * head_dim))
     slices = [slice(first, first + slice_rows) for first in range(0, num_rows, slice_rows)]
-    parts = [_attend(q[rows], kv, indices[rows], sink, scale, numerics) for rows in slices]
+    parts = [attend(q[rows], kv, indices[rows], sink, scale, numerics) for rows in slices]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend(
+def _attend_present(
     q: torch.Tensor,
     kv: torch.Tensor,
     indices: torch.Tensor,
@@ -65,17 +66,36 @@ def _attend(
     scale: float,
     numerics: Numerics,
 ) -> torch.Tensor:
-    acc = accumulate_dtype(numerics)
+    """Indices of which some are -1."""
     absent = indices < 0
-    keys = kv[indices.clamp(min=0)].to(acc)  # [T, M, D]
-    if bool(absent.any()):
-        # Row 0 stands in for an absent key and may hold anything, NaN included.
-        keys = keys.masked_fill(absent.unsqueeze(-1), 0.0)
-    scores = torch.bmm(q.to(acc), keys.transpose(1, 2)) * scale
-    scores = scores.masked_fill(absent.unsqueeze(1), -torch.inf)
-    largest = scores.amax(-1, keepdim=True).clamp(min=_SCORE_FLOOR)
-    weights = torch.exp(scores - largest)
-    sink_weight = torch.exp(sink.to(acc).view(1, -1, 1) - largest)
-    denominator = weights.sum(-1, keepdim=True) + sink_weight
-    coarse = rounded(weights, numerics).to(acc)
-    return rounded(torch.bmm(coarse, keys) / denominator, numerics)
+    # Row 0 stands in for an absent key and may hold anything, NaN included.
+    keys = kv[indices.clamp(min=0)].masked_fill_(absent.unsqueeze(-1), 0.0)
+    keys = keys.to(accumulate_dtype(numerics))
+    scores = torch.bmm(q.to(keys.dtype), keys.transpose(1, 2)).mul_(scale)
+    scores.masked_fill_(absent.unsqueeze(1), -torch.inf)
+    return _weighted_sum(scores, keys, sink, numerics)
+
+
+def _attend_all(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sink: torch.Tensor,
+    scale: float,
+    numerics: Numerics,
+) -> torch.Tensor:
+    """Indices that all name a row."""
+    keys = kv[indices].to(accumulate_dtype(numerics))  # [T, M, D]
+    scores = torch.bmm(q.to(keys.dtype), keys.transpose(1, 2)).mul_(scale)
+    return _weighted_sum(scores, keys, sink, numerics)
+
+
+def _weighted_sum(
+    scores: torch.Tensor, keys: torch.Tensor, sink: torch.Tensor, numerics: Numerics
+) -> torch.Tensor:
+    largest = scores.amax(-1, keepdim=True).clamp_(min=_SCORE_FLOOR)
+    weights = torch.exp(scores.sub_(largest))
+    sink_weight = torch.exp(sink.to(keys.dtype).view(1, -1, 1) - largest)
+    denominator = weights.sum(-1, keepdim=True).add_(sink_weight)
+    coarse = rounded(weights, numerics).to(keys.dtype)
+    return rounded(torch.bmm(coarse, keys).div_(denominator), numerics)
