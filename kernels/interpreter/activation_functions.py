@@ -44,7 +44,8 @@ def _sigmoid_of(x: Array) -> Array:
 
 def _erf64(x: Array) -> Array:
     """erf in fp64 by numpy.vectorize of the C library's."""
-    return _ERF(np.asarray(x, np.float64))
+    result: Array = _ERF(np.asarray(x, np.float64))
+    return result
 
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
@@ -104,6 +105,10 @@ def _relu(x: Array, out: Array) -> None:
     np.maximum(x, 0.0, out=out)
 
 
+def _square(x: Array, out: Array) -> None:
+    np.multiply(x, x, out=out)
+
+
 def _copy(x: Array, out: Array) -> None:
     if out is not x:
         np.copyto(out, x)
@@ -111,7 +116,7 @@ def _copy(x: Array, out: Array) -> None:
 
 ACTIVATIONS: dict[str, Activation] = {
     "copy": _copy,
-    "square": lambda x, out: np.multiply(x, x, out=out),
+    "square": _square,
     "sigmoid": _sigmoid,
     "relu": _relu,
     "gelu": _via(lambda x: np.asarray(x, np.float64) * _normal_cdf(x)),

@@ -106,7 +106,7 @@ class Arguments:
 
 
 def _same_memory(first: Array, second: Array) -> bool:
-    return first.__array_interface__["data"] == second.__array_interface__["data"]
+    return first.ctypes.data == second.ctypes.data
 
 
 _BIT_CARRIERS = {1: "uint8", 2: "int16", 4: "int32"}

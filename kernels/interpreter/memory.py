@@ -138,7 +138,7 @@ class Storage:
         self.version = 0
         self.lifetime = lifetime
         self.is_input = written
-        self.float_tiles: dict[Any, Any] | None = None
+        self.float_tiles: tuple[int, dict[Any, Array]] | None = None
         self.races: Any = None
         self._granule = granule
         self._mask: Array | None = None
@@ -192,7 +192,7 @@ class Storage:
             return np.ones(cells.shape, np.bool_)
         if self._state == _NONE:
             return np.zeros(cells.shape, np.bool_)
-        return self._cells(cells).all(axis=-1)
+        return np.asarray(self._cells(cells).all(axis=-1))
 
     def forget_all(self) -> None:
         """The storage is handed out afresh."""

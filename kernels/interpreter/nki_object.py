@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 __all__ = ["NKIObject"]
@@ -25,7 +26,7 @@ class NKIObject:
         for base in reversed(cls.__mro__):
             if base in (object, NKIObject):
                 continue
-            names.update(dict.fromkeys(base.__dict__.get("__annotations__", {})))
+            names.update(dict.fromkeys(inspect.get_annotations(base)))
             for name, value in vars(base).items():
                 is_data = not callable(value) and not isinstance(
                     value, property | classmethod | staticmethod

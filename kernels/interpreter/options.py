@@ -31,7 +31,8 @@ class LaunchOptions:
     races: bool = True
 
 
-_OPTIONS: ContextVar[LaunchOptions] = ContextVar("launch_options", default=LaunchOptions())
+_DEFAULTS = LaunchOptions()
+_OPTIONS: ContextVar[LaunchOptions] = ContextVar("launch_options", default=_DEFAULTS)
 
 
 def current_options() -> LaunchOptions:

@@ -6,8 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from kernels.interpreter.accumulators import Accumulators
 from kernels.interpreter.current import LOCAL
 from kernels.interpreter.dtypes import DType
 from kernels.interpreter.errors import refuse
@@ -46,8 +45,7 @@ class Program:
     """One physical core's run of the kernel."""
 
     __slots__ = (
-        "accumulators",
-        "alu_accumulators",
+        "barriers",
         "counts",
         "dma_rows",
         "index",
@@ -55,11 +53,13 @@ class Program:
         "lifetimes",
         "next_shared",
         "rng",
+        "scalar_accumulators",
         "small_dma_rows",
         "tick",
         "trace",
         "turns",
         "uses_runtime_loops",
+        "vector_accumulators",
     )
 
     def __init__(self, launch: Launch, index: int) -> None:
@@ -70,12 +70,12 @@ class Program:
         self.counts: dict[Plan, int] = {}
         self.lifetimes: list[Lifetime] = []
         self.next_shared = 0
+        self.barriers = 0
         self.dma_rows = 0
         self.small_dma_rows = 0
         self.trace: list[Any] | None = [] if launch.options.trace else None
-        # The 128 fp32 accumulators that every activation instruction shares.
-        self.accumulators = np.zeros((128, 1), np.float32)
-        self.alu_accumulators: dict[str, Any] = {}
+        self.scalar_accumulators = Accumulators()
+        self.vector_accumulators = Accumulators()
         self.rng: Any = None
         self.uses_runtime_loops = False
 

@@ -72,7 +72,7 @@ def broadcast(tensor: NkiTensor, dim: int, size: int) -> NkiTensor:
             "dim",
             0,
             "partitions cannot be broadcast on chip",
-            "replicate by DMA with stride 0 on dimension 0 of an HBM source, or by nc_stream_shuffle",
+            "replicate by DMA with stride 0 on dimension 0 of an HBM source, or nc_stream_shuffle",
         )
     if tensor.shape[dim] != 1:
         refuse("dim", f"{dim} of extent {tensor.shape[dim]}", "only extent 1 broadcasts")

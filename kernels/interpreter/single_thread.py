@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ _SUFFIXES = ("64_", "")
 
 
 @cache
-def _openblas() -> tuple[ctypes._CFuncPtr, ctypes._CFuncPtr] | None:
+def _openblas() -> tuple[Any, Any] | None:
     """(get, set) of the number of threads of the OpenBLAS that numpy brought along."""
     folder = os.path.join(os.path.dirname(np.__file__), os.pardir, "numpy.libs")
     for path in glob.glob(os.path.join(folder, "*openblas*")):

@@ -25,7 +25,9 @@ __all__ = [
     "contiguous_row_bytes",
     "count_rows",
     "dma_copy",
+    "read_rows",
     "row_views",
+    "write_rows",
 ]
 
 Array = npt.NDArray[Any]
@@ -173,7 +175,8 @@ def row_views(dst: NkiTensor, src: NkiTensor, mode: oob_mode) -> tuple[RowView, 
         if mode.name != "skip" and not side.valid.all():
             at = int(np.argmin(side.valid))
             offset = side.tensor.runtime_offset
-            assert isinstance(offset, VectorOffset) and side.indices is not None
+            assert isinstance(offset, VectorOffset)
+            assert side.indices is not None
             refuse(
                 operand,
                 f"index {int(side.indices[at])} in row {at}",
@@ -188,9 +191,15 @@ def _copy_rows(dst: NkiTensor, src: NkiTensor, mode: oob_mode) -> None:
     if dst.shape[0] != src.shape[0]:
         refuse("src", list(src.shape), f"as many rows as dst {list(dst.shape)}")
     into, source, kept = row_views(dst, src, mode)
-    values = _read_rows(source, kept)
+    values = read_rows(source, kept)
     if dst.dtype != src.dtype:
         values = _converted(values, dst)
+    write_rows(into, kept, values)
+
+
+def write_rows(into: RowView, kept: Array, values: Array) -> None:
+    """Row i of `values` becomes row kept[i] of the destination."""
+    dst = into.tensor
     values = values.reshape(len(kept), *dst.shape[1:])
     if into.indices is not None:
         into.rows()[into.indices[kept]] = values
@@ -206,7 +215,8 @@ def _copy_rows(dst: NkiTensor, src: NkiTensor, mode: oob_mode) -> None:
         _row_of(dst, int(row)).wrote()
 
 
-def _read_rows(side: RowView, kept: Array) -> Array:
+def read_rows(side: RowView, kept: Array) -> Array:
+    """Rows kept[i] of a source, gathered where it is indirect; each was written."""
     tensor = side.tensor
     if side.indices is None:
         if len(kept) == tensor.shape[0]:

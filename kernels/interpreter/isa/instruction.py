@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from kernels.interpreter import limits
 from kernels.interpreter.current import LOCAL
 from kernels.interpreter.errors import refuse
@@ -18,12 +20,14 @@ from kernels.interpreter.tensor import NkiTensor
 __all__ = [
     "Engine",
     "NkiInstruction",
+    "check_column",
     "check_compute_operand",
     "check_equal_partitions",
     "check_free_size",
     "check_integer",
     "check_regions",
     "check_same_shape",
+    "check_scalar_or_column",
     "chosen_engine",
     "instruction",
 ]
@@ -225,3 +229,21 @@ def check_integer(face: Face, operand: str) -> None:
             "bitwise operations take integer dtypes",
             "view the bits with .view(nl.uint32) or the like",
         )
+
+
+def check_column(face: Face, operand: str, data: Face) -> None:
+    """A (P, 1) tile beside `data`."""
+    check_compute_operand(face, operand)
+    check_equal_partitions(("data", data), (operand, face))
+    if face.free_size != 1:
+        refuse(operand, list(face.shape), f"shape [{data.partitions}, 1]")
+
+
+def check_scalar_or_column(operand: Any, name: str, data: Face) -> None:
+    """A number (its type is given) or a (P, 1) fp32 tile beside `data`."""
+    if isinstance(operand, Face):
+        check_column(operand, name, data)
+        if operand.dtype.name != "float32":
+            refuse(name, operand.dtype, "operand tiles are float32", "tensor_copy it to float32")
+    elif not issubclass(operand, int | float | np.number):
+        refuse(name, operand.__name__, "a number or a (P, 1) float32 tile")

@@ -107,28 +107,14 @@ def _activate(
     assert program is not None
     result = plan.run(dst.array, source, bias_values, scale_values)
     dst.wrote()
+    accumulators = program.scalar_accumulators
     if command is not reduce_cmd.idle:
-        _accumulate(program.accumulators, dst, command, result)
+        accumulators.update(dst.face, command.name, np.add, result, np.float32(0))
     if reduce_res is not None:
-        rows = program.accumulators[_rows(dst)].reshape(reduce_res.shape)
-        store_float32(reduce_res.array, rows)
+        rows = accumulators.values(dst.face)
+        store_float32(reduce_res.array, rows.reshape(reduce_res.shape))
         reduce_res.wrote()
     program.count(plan)
-
-
-def _rows(dst: NkiTensor) -> slice:
-    face = dst.face
-    return slice(face.start_partition, face.start_partition + face.partitions)
-
-
-def _accumulate(
-    accumulators: Array, dst: NkiTensor, command: reduce_cmd, sums: Array | None
-) -> None:
-    rows = accumulators[_rows(dst)]
-    if command in (reduce_cmd.reset, reduce_cmd.reset_reduce):
-        rows.fill(0.0)
-    if command in (reduce_cmd.reduce, reduce_cmd.reset_reduce):
-        rows += sums
 
 
 def _plan_activation(

@@ -16,14 +16,14 @@ from kernels.interpreter.errors import refuse
 from kernels.interpreter.memory import MemoryRegion
 from kernels.interpreter.tensor import NkiTensor
 
-__all__ = ["BINARY", "UNARY", "new_tile"]
+__all__ = ["BINARY", "OTHER", "UNARY"]
 
 Operation = Callable[..., Any]
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 _LOGICAL = ("logical_and", "logical_or", "logical_xor")
 
 
-def new_tile(shape: tuple[int, ...], dtype: object) -> NkiTensor:
+def _new_tile(shape: tuple[int, ...], dtype: object) -> NkiTensor:
     """A fresh SBUF tile."""
     return allocate(shape, dtype, MemoryRegion.sbuf, "", None)
 
@@ -40,13 +40,13 @@ def _binary(name: str) -> Operation:
         default = "uint8" if name in _COMPARISONS or name in _LOGICAL else None
         token = BINARY[name]
         if isinstance(x, NkiTensor) and isinstance(y, NkiTensor):
-            out = new_tile(x.shape, _result_dtype(x, dtype, default))
+            out = _new_tile(x.shape, _result_dtype(x, dtype, default))
             isa.tensor_tensor(dst=out, data1=x, data2=y, op=token)
             return out
         tile, scalar, swapped = (x, y, False) if isinstance(x, NkiTensor) else (y, x, True)
         if not isinstance(tile, NkiTensor):
             refuse("x", repr(x), "at least one tile", instruction=f"nl.{name}")
-        out = new_tile(tile.shape, _result_dtype(tile, dtype, default))
+        out = _new_tile(tile.shape, _result_dtype(tile, dtype, default))
         isa.tensor_scalar(dst=out, data=tile, op0=token, operand0=scalar, reverse0=swapped)
         return out
 
@@ -55,7 +55,7 @@ def _binary(name: str) -> Operation:
 
 def _unary(name: str) -> Operation:
     def operation(x: Any, dtype: Any = None) -> Any:
-        out = new_tile(x.shape, _result_dtype(x, dtype))
+        out = _new_tile(x.shape, _result_dtype(x, dtype))
         isa.activation(dst=out, op=UNARY[name], data=x)
         return out
 
@@ -119,3 +119,14 @@ BINARY: dict[str, Operation] = {}
 UNARY: dict[str, Operation] = {}
 BINARY.update({name: _binary(name) for name in _BINARY_NAMES})
 UNARY.update({name: _unary(name) for name in _UNARY_NAMES})
+
+
+def _token(name: str) -> Operation:
+    def operation(*_: Any) -> Any:
+        refuse("op", f"nl.{name} called", "a name for op= of an instruction")
+
+    return _named(operation, name, f"The operation {name}, as op= of an instruction.")
+
+
+# Names that only instructions take.
+OTHER: dict[str, Operation] = {name: _token(name) for name in ("average", "prelu", "bypass")}
