@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -45,7 +45,7 @@ def run_sweep(
     *,
     finished: Iterable[str] = (),
     progress: Progress = lambda *_: None,
-) -> Iterator[SweepPoint]:
+) -> Generator[SweepPoint, None, None]:
     """Measure points; each is yielded as soon as it is complete, for the caller to record.
 
     Args:

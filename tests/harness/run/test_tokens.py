@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.core.engine_face import EngineSettings
-from harness.core.errors import RankError, UsageError
+from harness.core.errors import KernelError, MissingEvidenceError, RankError, UsageError
 from harness.core.status import PositionStatus, RunStatus
 from harness.core.token_suite import NearTieLimits, Prompt, TokenPair, TokenSuite
 from harness.run.tokens import quote, run_tokens
@@ -208,6 +208,9 @@ def test_a_distribution_that_is_too_far_diverges_without_a_flip():
         (hang(), RunStatus.HANG),
         (crash(), RunStatus.CRASH),
         (RankError(3, "disagrees with rank 0 on token 4"), RunStatus.RANK_DESYNC),
+        (KernelError("RUN_ERROR", "linear_fp8: operand 2 is out of bounds"), RunStatus.CRASH),
+        (KernelError("UNSUPPORTED", "no such engine"), RunStatus.SKIPPED),
+        (ZeroDivisionError("in the candidate"), RunStatus.CRASH),
     ],
 )
 def test_a_dead_rank_is_a_status_of_its_pairs_and_the_run_goes_on(error, status):
@@ -221,7 +224,8 @@ def test_a_dead_rank_is_a_status_of_its_pairs_and_the_run_goes_on(error, status)
         RunStatus.MATCH,
     ]
     assert "exact cp=2" in matches["exact-cp2/short"].message
-    assert matches["exact-cp2/short"].detail == error.detail
+    detail = matches["exact-cp2/short"].detail
+    assert detail == error.detail if isinstance(error, RankError) else str(error) in detail
     assert world.closed == [ONE, TWO, FOUR]
 
 
@@ -252,6 +256,13 @@ def test_an_oracle_that_is_a_candidate_elsewhere_is_judged_there_too():
         "first/short": RunStatus.MATCH,
         "second/short": RunStatus.MATCH,
     }
+
+
+def test_a_missing_sdk_is_not_the_candidates_doing():
+    world = FakeWorld()
+    world.break_at(TWO, 1, MissingEvidenceError("no nki here"))
+    with pytest.raises(MissingEvidenceError):
+        judged(strict_suite(TWO), world)
 
 
 def test_wrong_usage_is_raised_not_judged():
