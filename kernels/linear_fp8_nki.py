@@ -7,8 +7,8 @@ Dimensions:
 Layouts: x [T, K] bf16 row-major; weight codes uint8 [Kp, Np] holding nl.float8_e4m3 (max 240);
 scale uint8 [Kp/32, Np/32] ue8m0; y [T, Np] bf16 ("activation") or fp32 ("accumulate").
 Accumulation: fp32 in PSUM over all of K. Activations (per 32) and weights are dequantised to bf16
-first, which is exact: 4 significant bits times a power of two. So the only error against an exact
-sum of the same grid values is fp32 summation, plus one rounding for bf16 output.
+first, which is exact: 4 significant bits times a power of two.
+Expected error: fp32 summation of exact products, plus one rounding for bf16 output.
 
 Tiling (both cores at LNC=2: each takes half of the 32-column blocks of N):
     for <= 512 tokens at a time (fewer for large K: x^T stays in SBUF):
