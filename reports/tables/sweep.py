@@ -28,7 +28,7 @@ def point_table(ledger: Ledger) -> Table:
     """Every cell of the matrix: measured, failed, crashed or pruned with its reason."""
     entries, rows = ledger.of_kind("sweep"), rows_of(ledger, "sweep")
     axes = list(dict.fromkeys(["input_len", "cp", *telling_axes(rows)]))
-    fixed = [axis for axis in SWEEP_AXES if axis not in axes and rows and rows[0][axis] is not None]
+    fixed = [axis for axis in SWEEP_AXES if axis not in axes and _shared(rows, axis)]
     constant = ", ".join(f"{AXIS_TITLES[axis]} {rows[0][axis]}" for axis in fixed)
     return Table(
         name="sweep-points",
@@ -50,6 +50,11 @@ def point_table(ledger: Ledger) -> Table:
         + "Median with the 95 % interval of the median; below six requests the range.",
         empty="no point was planned",
     )
+
+
+def _shared(rows: Sequence[dict[str, Any]], axis: str) -> bool:
+    """Whether every point has the same, known value."""
+    return len({row[axis] for row in rows}) == 1 and rows[0][axis] is not None
 
 
 def _point_row(entry: Entry, row: dict[str, Any], axes: Sequence[str]) -> Row:
