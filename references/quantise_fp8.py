@@ -72,5 +72,5 @@ def rounded_to_fp8(x: torch.Tensor, fp8_max: int, dtype: torch.dtype) -> torch.T
     blocks, scale = _blocks_and_scale(x, fp8_max)
     # The scale is at least amax / fp8_max, but for one float32 rounding that the cast swallows:
     # no clamp is needed here. x / scale is exact up to that cast.
-    on_grid = (blocks / scale).to(torch.float8_e4m3fn).to(torch.float32).mul_(scale)
-    return on_grid.reshape(x.shape).to(dtype)
+    on_grid = (blocks / scale).to(torch.float8_e4m3fn).to(dtype).mul_(scale)
+    return on_grid.reshape(x.shape)

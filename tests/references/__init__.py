@@ -1,0 +1,1 @@
+"""The reference ops, the naive oracle model and the vendor faces."""
