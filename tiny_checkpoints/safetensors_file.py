@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ __all__ = ["DTYPE_BYTES", "Shard", "StoredTensor", "tensors_digest", "write_shar
 
 DTYPE_BYTES = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1}
 _ALIGNMENT = 8
+_PART_BYTES = 1 << 26
 _MAX_HEADER_BYTES = 100_000_000
 _RESTORE = "restore the file or make the checkpoint again"
 
@@ -133,6 +134,11 @@ class Shard:
                 _RESTORE,
             )
 
+    def num_bytes_of(self, name: str) -> int:
+        """Size of one tensor's data."""
+        begin, end = self.entries[name]["data_offsets"]
+        return int(end - begin)
+
     def read(self, name: str) -> StoredTensor:
         """One tensor's bytes: uint16 patterns for BF16, uint8 for the 8-bit types.
 
@@ -140,14 +146,24 @@ class Shard:
             InputError: a dtype this architecture does not use.
         """
         entry = self.entries[name]
-        if entry["dtype"] not in DTYPE_BYTES:
-            raise InputError(
-                self.path, f"tensor {name}, dtype", entry["dtype"], f"one of {sorted(DTYPE_BYTES)}"
-            )
-        begin, end = entry["data_offsets"]
+        parts = list(self.read_parts(name))
+        data = np.concatenate(parts) if parts else np.zeros(0, self._storage(name))
+        return StoredTensor(entry["dtype"], tuple(entry["shape"]), data.reshape(entry["shape"]))
+
+    def read_parts(self, name: str) -> Iterator[npt.NDArray[Any]]:
+        """The same values, flat, in pieces of at most 64 MiB: a table may have 90 GiB."""
+        storage = self._storage(name)
+        begin, end = self.entries[name]["data_offsets"]
         with self.path.open("rb") as file:
             file.seek(self._data_start + begin)
-            data = file.read(end - begin)
-        storage = {"F32": "<f4", "BF16": "<u2"}.get(entry["dtype"], "u1")
-        shape = tuple(entry["shape"])
-        return StoredTensor(entry["dtype"], shape, np.frombuffer(data, storage).reshape(shape))
+            for offset in range(begin, end, _PART_BYTES):
+                data = file.read(min(_PART_BYTES, end - offset))
+                yield np.frombuffer(data, storage)
+
+    def _storage(self, name: str) -> str:
+        dtype = self.entries[name]["dtype"]
+        if dtype not in DTYPE_BYTES:
+            raise InputError(
+                self.path, f"tensor {name}, dtype", dtype, f"one of {sorted(DTYPE_BYTES)}"
+            )
+        return {"F32": "<f4", "BF16": "<u2"}.get(dtype, "u1")

@@ -1,0 +1,61 @@
+"""`neuron-harness checkpoint`: make a tiny checkpoint, or verify any of this architecture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.core.errors import UsageError
+
+__all__ = ["register"]
+
+_checkpoint = typer.Typer(no_args_is_help=True, help="Make or verify a checkpoint.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    app.add_typer(_checkpoint, name="checkpoint")
+
+
+@_checkpoint.command("make")
+def make(
+    variant: Annotated[str, typer.Argument(help="tiny-A, tiny-B, tiny-D or steady")],
+    directory: Annotated[Path, typer.Argument(help="where it shall stand")],
+) -> None:
+    """Generate a tiny checkpoint, the same bits on every machine; reuse one that is intact."""
+    from tiny_checkpoints.generator import generate
+
+    try:
+        place = generate(variant, directory)
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot be written: {error}") from error
+    size_mib = sum(path.stat().st_size for path in place.iterdir()) / 2**20
+    typer.echo(f"{variant} in {place}: {size_mib:.2f} MiB, equal to the manifest")
+
+
+@_checkpoint.command("verify")
+def verify_checkpoint(
+    directory: Annotated[Path, typer.Argument(help="with config.json and safetensors")],
+    headers_only: Annotated[
+        bool, typer.Option("--headers-only", help="names, dtypes and shapes, but no values")
+    ] = False,
+) -> None:
+    """Check names, dtypes, shapes and values; a tiny checkpoint also against its hashes."""
+    from tiny_checkpoints.inspection import inspect_checkpoint
+    from tiny_checkpoints.manifest import recognised_variant, verify
+
+    found = inspect_checkpoint(directory, read_data=not headers_only)
+    typer.echo(
+        f"{directory}: {found.num_tensors} tensors, {found.num_parameters / 1e6:.2f} M parameters, "
+        f"{found.num_bytes / 2**20:.2f} MiB, {found.num_ignored} vision tensors ignored"
+    )
+    variant = recognised_variant(directory)
+    if variant is None:
+        typer.echo("not one of the tiny checkpoints: no hashes to compare with")
+    elif headers_only:
+        typer.echo(f"configuration of {variant}; hashes not compared (--headers-only)")
+    else:
+        verify(directory, variant)
+        typer.echo(f"equal to the manifest of {variant}")
