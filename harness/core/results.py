@@ -61,6 +61,7 @@ class ParityResult:
         num_fallbacks: ops that ran elsewhere than asked.
         elapsed_ms: raw wall times, one per repeat.
         counters: what the interpreter counted (instructions, bytes, SBUF high-water).
+        bundle: directory that replays a failing case, empty if none was left.
     """
 
     case_id: str
@@ -74,6 +75,7 @@ class ParityResult:
     num_fallbacks: int = 0
     elapsed_ms: tuple[float, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
+    bundle: str = ""
 
     def __post_init__(self) -> None:
         if self.status.compared_values != bool(self.errors):
