@@ -47,7 +47,7 @@ def failure_of(error: Exception, settings: EngineSettings) -> SettingFailure:
 
 def _rank_status(error: RankError) -> RunStatus:
     """HANG for ranks that gave no answer, RANK_DESYNC where they disagree, CRASH otherwise."""
-    reason = error.reason.lower()
+    reason = f"{error.reason} {error.detail.partition(chr(10))[0]}".lower()
     if any(word in reason for word in _HANG_WORDS):
         return RunStatus.HANG
     if any(word in reason for word in _DESYNC_WORDS):

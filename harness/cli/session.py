@@ -1,0 +1,86 @@
+"""What every command that records shares: the run directory, the console and the bar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from harness.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.run.store import RunStore
+
+__all__ = ["DEFAULT_OUT", "Tell", "console", "parse_ints", "progress_bar", "recording"]
+
+DEFAULT_OUT = Path("runs")
+
+# Called with what is being done, and how many of how many steps are behind.
+Tell = Callable[[str, int, int], None]
+
+
+def console() -> Console:
+    """Where verdicts are printed; plain text where no terminal listens."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def recording(out: Path, run: Path | None, *, backend: str = "interpret") -> Iterator[RunStore]:
+    """A new run below `out`, or the existing run `run` to add to.
+
+    Raises:
+        UsageError: the directory cannot be written.
+        InputError: `run` is no run.
+    """
+    from harness.run.environment import fingerprint
+    from harness.run.store import new_run, open_run
+
+    environment = fingerprint(backend=backend)
+    if run is not None:
+        store = open_run(run, environment=environment)
+    else:
+        store = new_run(out, command=sys.argv, environment=environment)
+    with store:
+        yield store
+
+
+@contextmanager
+def progress_bar(screen: Console) -> Iterator[Tell]:
+    """A bar on a terminal, nothing elsewhere: logs stay readable."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=screen, transient=True, disable=not screen.is_terminal
+    ) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def tell(description: str, done: int, total: int) -> None:
+            progress.update(task, description=description, completed=done, total=total)
+
+        yield tell
+
+
+def parse_ints(text: str, option: str) -> tuple[int, ...]:
+    """ "1,2,4" -> (1, 2, 4).
+
+    Raises:
+        UsageError: an entry is no whole number; names the option.
+    """
+    values = []
+    for entry in text.split(","):
+        try:
+            values.append(int(entry))
+        except ValueError:
+            raise UsageError(
+                f"{option} {text!r}: {entry!r} is no whole number; write them as 1,2,4"
+            ) from None
+    return tuple(values)

@@ -1,0 +1,130 @@
+"""`neuron-harness sweep`: TTFT and TPOT over input lengths and cp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from harness.cli.record_metrics import record_metrics
+from harness.cli.session import DEFAULT_OUT, console, parse_ints, progress_bar, recording
+from harness.cli.stage import run_stage
+from harness.core.errors import ExitCode
+from harness.core.latency import LatencyStats, measure_requests
+from harness.core.results import PointStatus, SweepPoint
+from harness.core.status import worst_exit_code
+from harness.core.sweep_spec import SweepSpec
+
+if TYPE_CHECKING:
+    from harness.run.store import RunStore
+
+__all__ = ["measure_sweep", "register"]
+
+_EXIT = {
+    PointStatus.OK: ExitCode.PASS,
+    PointStatus.PRUNED: ExitCode.PASS,
+    PointStatus.FAILED: ExitCode.MISMATCH,
+    PointStatus.CRASHED: ExitCode.RANK,
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sweep")(sweep)
+
+
+def sweep(
+    spec: Annotated[str, typer.Option(help="Name or file of a sweep.")] = "tiny",
+    checkpoint: Annotated[Path | None, typer.Option(help="Default: tiny-A.")] = None,
+    input_len: Annotated[str, typer.Option(help="Instead of the sweep's, e.g. 512,1024.")] = "",
+    output_len: Annotated[int, typer.Option(help="Instead of the sweep's.")] = 0,
+    cp: Annotated[str, typer.Option(help="Instead of the sweep's, e.g. 1,2,4.")] = "",
+    repeats: Annotated[int, typer.Option(help="Measured requests per point.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
+    run: Annotated[Path | None, typer.Option(help="Resume this run.")] = None,
+) -> None:
+    """Measure TTFT and TPOT; finished points stay, whatever ends the sweep."""
+    from harness.cli.checkpoint_place import checkpoint_directory
+    from suites.loader import load_sweep_suite
+
+    changes: dict[str, Any] = {}
+    if input_len:
+        changes["input_lens"] = parse_ints(input_len, "--input-len")
+    if cp:
+        changes["cps"] = parse_ints(cp, "--cp")
+    if output_len:
+        changes["output_len"] = output_len
+    if repeats:
+        changes["num_repeats"] = repeats
+    chosen = replace(load_sweep_suite(spec), **changes)
+    screen = console()
+    with recording(out, run) as store:
+        directory = checkpoint_directory("tiny-A", checkpoint)
+        code = run_stage(
+            store, screen, "sweep", lambda: measure_sweep(store, screen, chosen, directory)
+        )
+        record_metrics(store)
+        screen.print(f"records: {store.directory}")
+    raise typer.Exit(code)
+
+
+def measure_sweep(store: RunStore, screen: Console, spec: SweepSpec, checkpoint: Path) -> ExitCode:
+    """Measure what this run has not measured yet; one record a point, on disk when it is done."""
+    from engine.llm import LLM
+    from harness.run.checkpoint_id import checkpoint_id
+    from harness.run.sweep import run_sweep
+
+    planned = spec.points(
+        str(checkpoint), checkpoint_id(checkpoint), _default_max_model_len(checkpoint)
+    )
+    content = store.read("sweep")
+    for notice in content.notices:
+        screen.print(f"  {notice}", markup=False)
+    finished = [
+        record.key for record in content.records if record.payload["status"] == PointStatus.OK
+    ]
+    kept = [point for point in planned if point.key in finished]
+    if kept:
+        screen.print(f"  {len(kept)} of {len(planned)} points are already measured")
+    codes = [ExitCode.PASS for _ in kept]
+    with (
+        progress_bar(screen) as tell,
+        closing(run_sweep(spec, planned, LLM, finished=finished, progress=tell)) as points,
+    ):
+        for point in points:
+            store.append("sweep", point.key, point)
+            codes.append(_EXIT[point.status])
+            screen.print(f"  {_line(point)}", markup=False)
+    return worst_exit_code(codes)
+
+
+def _default_max_model_len(checkpoint: Path) -> int:
+    """What the engine takes where the sweep leaves it open."""
+    from engine.config.limits import resolve_limits
+    from engine.config.parse import load_model_config
+    from harness.core.engine_face import EngineSettings
+
+    settings = EngineSettings(str(checkpoint))
+    return resolve_limits(settings, load_model_config(str(checkpoint))).max_model_len
+
+
+def _line(point: SweepPoint) -> str:
+    config = point.config
+    name = f"{config['numerics']} cp={config['cp']} in={config['input_len']}"
+    if point.status != PointStatus.OK:
+        return f"{point.status:<9} {name}: {point.message}"
+    samples = measure_requests(point.requests)
+    return f"{point.status:<9} {name}: " + ", ".join(
+        f"{label} {_median(values)}"
+        for label, values in (("TTFT", samples.ttft_ms), ("TPOT", samples.tpot_ms))
+    )
+
+
+def _median(values_ms: Sequence[float]) -> str:
+    stats = LatencyStats.of(values_ms)
+    return "null" if stats is None else f"{stats.median_ms:.1f} ms (n={stats.count})"

@@ -1,0 +1,124 @@
+"""`neuron-harness tokens`: does the model still say the same tokens?"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from harness.cli.record_metrics import record_metrics
+from harness.cli.session import DEFAULT_OUT, console, parse_ints, progress_bar, recording
+from harness.cli.stage import run_stage
+from harness.core.engine_face import EngineSettings
+from harness.core.errors import ExitCode, UsageError
+from harness.core.status import worst_exit_code
+from harness.core.suggest import near_names
+from harness.core.token_suite import Prompt, TokenPair, TokenSuite
+
+if TYPE_CHECKING:
+    from harness.run.store import RunStore
+
+__all__ = ["match_tokens", "register"]
+
+# model.md §9: what two settings of one mode may differ by when cp differs.
+_CP_LOGIT_BOUND = 1e-9
+_STRICT_MODES = ("exact", "quantised")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("tokens")(tokens)
+
+
+def tokens(
+    suite: Annotated[str, typer.Option(help="Name or file of a token suite.")] = "tiny",
+    checkpoint: Annotated[Path | None, typer.Option(help="Default: the suite's own.")] = None,
+    pair: Annotated[list[str] | None, typer.Option(help="Only this pair; repeatable.")] = None,
+    cp: Annotated[str, typer.Option(help="Judge these cp against cp=1, e.g. 2,4.")] = "",
+    ids: Annotated[str, typer.Option(help="Judge this prompt instead, e.g. 3,5,7.")] = "",
+    prompt_len: Annotated[int, typer.Option(help="Judge a drawn prompt of this length.")] = 0,
+    max_tokens: Annotated[int, typer.Option(help="Tokens to generate for it.")] = 16,
+    out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
+    run: Annotated[Path | None, typer.Option(help="Add to this run.")] = None,
+) -> None:
+    """Judge greedy tokens and logits of candidate settings against oracle settings."""
+    from harness.cli.checkpoint_place import checkpoint_directory
+    from suites.loader import load_token_suite
+
+    chosen = _narrowed(load_token_suite(suite), pair or [], cp)
+    chosen = _with_prompt(chosen, ids, prompt_len, max_tokens)
+    screen = console()
+    with recording(out, run) as store:
+        directory = checkpoint_directory(chosen.checkpoint_variant, checkpoint)
+        code = run_stage(
+            store, screen, "tokens", lambda: match_tokens(store, screen, chosen, directory)
+        )
+        record_metrics(store)
+        screen.print(f"records: {store.directory}")
+    raise typer.Exit(code)
+
+
+def match_tokens(store: RunStore, screen: Console, suite: TokenSuite, checkpoint: Path) -> ExitCode:
+    """Run a suite on a checkpoint, record and print every verdict."""
+    from engine.llm import LLM
+    from harness.run.tokens import quote, run_tokens
+
+    codes = []
+    with (
+        progress_bar(screen) as tell,
+        closing(run_tokens(suite.at(str(checkpoint)), LLM, tell)) as judged,
+    ):
+        for one in judged:
+            store.append("tokens", one.key, one.match)
+            codes.append(one.match.status.exit_code)
+            screen.print(
+                f"  {one.match.status.value:<9} {one.pair.name}: {quote(one.match)}", markup=False
+            )
+    return worst_exit_code(codes)
+
+
+def _narrowed(suite: TokenSuite, names: list[str], cp: str) -> TokenSuite:
+    """The pairs that were asked for."""
+    if cp:
+        suite = replace(suite, pairs=_cp_pairs(parse_ints(cp, "--cp")))
+    known = [pair.name for pair in suite.pairs]
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"--pair {name!r} is not in suite {suite.name}{near_names(name, known)}"
+            )
+    if names:
+        suite = replace(suite, pairs=tuple(pair for pair in suite.pairs if pair.name in names))
+    return suite
+
+
+def _cp_pairs(cps: tuple[int, ...]) -> tuple[TokenPair, ...]:
+    """Every cp against cp=1 in each mode where ids must be equal."""
+    return tuple(
+        TokenPair(
+            f"{mode}-cp{cp}",
+            candidate=EngineSettings("", cp=cp, numerics=mode),
+            oracle=EngineSettings("", cp=1, numerics=mode),
+            judge="equal",
+            logit_bound=_CP_LOGIT_BOUND,
+        )
+        for mode in _STRICT_MODES
+        for cp in cps
+        if cp != 1
+    )
+
+
+def _with_prompt(suite: TokenSuite, ids: str, prompt_len: int, max_tokens: int) -> TokenSuite:
+    if ids and prompt_len:
+        raise UsageError("--ids and --prompt-len are two prompts; give one")
+    if ids:
+        prompt = Prompt("given", max_tokens, ids=parse_ints(ids, "--ids"))
+    elif prompt_len:
+        prompt = Prompt("drawn", max_tokens, length=prompt_len, seed=prompt_len)
+    else:
+        return suite
+    return replace(suite, prompts=(prompt,))
