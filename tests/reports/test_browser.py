@@ -47,7 +47,7 @@ window.addEventListener("hashchange", () => {
 """
 
 
-FLAGS = [
+FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -57,7 +57,7 @@ FLAGS = [
     "--disable-sync",
     "--virtual-time-budget=5000",
     "--dump-dom",
-]
+)
 
 
 def dom_after_scripts(page: Path) -> str:
