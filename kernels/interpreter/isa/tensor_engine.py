@@ -285,7 +285,7 @@ def nc_transpose(
     name: str | None = None,
 ) -> None:
     """dst[F, P] = data[P, F].T on the Tensor (to PSUM, 128x128) or Vector engine (32x32)."""
-    key = ("transpose", dst.face, data.face, engine)
+    key = (dst.face, data.face, engine)
     plan = _TRANSPOSE_PLANS[key]
     plan.run(dst.array, data.read("data"))
     dst.wrote()
