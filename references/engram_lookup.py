@@ -45,4 +45,4 @@ def engram_lookup(
         codes, scale = rescaled_to_240(codes, scale, table.layout)
     values = decode_e4m3(codes, torch.float32).reshape(-1, width // _TILE, _TILE)
     rows = values * decode_ue8m0(scale, torch.float32).unsqueeze(-1)
-    return rows.reshape(row_ids.shape[0], -1).to(activation_dtype(numerics))
+    return rows.reshape(row_ids.shape[0], row_ids.shape[1] * width).to(activation_dtype(numerics))

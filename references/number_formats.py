@@ -66,7 +66,7 @@ def decode_e4m3(codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def encode_e2m1(values: torch.Tensor) -> torch.Tensor:
     """Packed bytes of float32 values [..., K] -> [..., K/2], saturating at 6, ties to even."""
-    magnitude = torch.bucketize(values.abs(), _E2M1_BOUNDS, out_int32=True)
+    magnitude = torch.bucketize(values.abs().contiguous(), _E2M1_BOUNDS, out_int32=True)
     nibbles = (magnitude | (torch.signbit(values).int() << 3)).to(torch.uint8)
     return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4)
 
