@@ -16,7 +16,7 @@ from harness.core.errors import ExitCode, HarnessError
 __all__ = ["COMMANDS", "build_app", "main"]
 
 # One module of harness.cli a command; each offers `register(app)`.
-COMMANDS: tuple[str, ...] = ("checkpoint", "records", "report")
+COMMANDS: tuple[str, ...] = ("checkpoint", "records", "report", "ops", "parity")
 
 
 def build_app() -> typer.Typer:

@@ -24,7 +24,7 @@ from harness.run.inputs import Arguments
 from harness.run.inputs.layouts import laid_out
 from harness.run.verdict import Expected
 
-__all__ = ["Bundle", "read_bundle", "write_bundle"]
+__all__ = ["Bundle", "read_bundle", "replay_command", "write_bundle"]
 
 _CASE_FILE = "case.json"
 _TENSOR_FILE = "tensors.safetensors"

@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness.core.errors import UsageError
+from harness.core.suggest import near_names
+
 __all__ = ["ResultOrigin", "SdkState", "fingerprint", "origin_of", "sdk_state"]
 
 # Modules that the real packages have and the empty placeholders of the public index lack.
@@ -52,8 +55,10 @@ def origin_of(backend: str) -> ResultOrigin:
     """The origin of what a backend ("interpret", "simulate", "device") computed.
 
     Raises:
-        KeyError: no such backend.
+        UsageError: no such backend; the message lists near names.
     """
+    if backend not in _ORIGINS:
+        raise UsageError(f"backend {backend!r} is not known{near_names(backend, _ORIGINS)}")
     return _ORIGINS[backend]
 
 

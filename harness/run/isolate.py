@@ -8,11 +8,11 @@ parent does, however that ends.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import resource
 import signal
+import threading
 import time
 import traceback
 from collections import deque
@@ -22,7 +22,13 @@ from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any, Generic, Self, TypeVar
 
-from harness.core.errors import HarnessError, UsageError
+from harness.core.errors import (
+    ExitCode,
+    HarnessError,
+    MissingEvidenceError,
+    UsageError,
+    VacuousError,
+)
 
 __all__ = ["Crashed", "Finished", "Limits", "Outcome", "Raised", "TimedOut", "WorkerPool"]
 
@@ -30,8 +36,10 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 Work = Callable[[Task], Result]
 
+_ERRORS: dict[ExitCode, type[HarnessError]] = {
+    error.exit_code: error for error in (UsageError, MissingEvidenceError, VacuousError)
+}
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_PR_SET_PDEATHSIG = 1
 _JOIN_LIMIT_S = 2.0
 
 
@@ -63,11 +71,21 @@ class Finished(Generic[Result]):
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The task raised; the worker lives on."""
+    """The task raised; the worker lives on.
+
+    Attributes:
+        exit_code: of a HarnessError, which a user may see without its traceback; else None.
+    """
 
     message: str
     traceback: str
-    is_usage_error: bool
+    exit_code: ExitCode | None
+
+    def as_error(self) -> Exception:
+        """What to raise in the parent: errors that know an exit code keep it."""
+        if self.exit_code is None:
+            return RuntimeError(f"a worker failed:\n{self.traceback}")
+        return _ERRORS.get(self.exit_code, UsageError)(self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +159,7 @@ class WorkerPool(Generic[Task, Result]):
 
         Raises:
             RuntimeError: a worker could not be started; its traceback is in the message.
+        HarnessError: the setup found the request or the environment wrong.
         """
         waiting = deque(range(len(tasks)))
         num_open = len(tasks)
@@ -194,9 +213,7 @@ class WorkerPool(Generic[Task, Result]):
         if not worker.ready:
             if isinstance(message, Raised):
                 self._drop(worker)
-                if message.is_usage_error:
-                    raise UsageError(message.message)
-                raise RuntimeError(f"a worker could not start:\n{message.traceback}")
+                raise message.as_error()
             worker.ready = True
             return None
         worker.task = None
@@ -259,7 +276,7 @@ def _serve(
 ) -> None:
     """A worker's life: get ready, then one answer a task until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work = setup()
         _limit_memory(memory_limit_bytes)
@@ -282,11 +299,20 @@ def _serve(
             return
 
 
+def _end_with_parent() -> None:
+    """A worker in the middle of a task sees no closed pipe, and its fork server outlives the
+    parent as long as one worker does: so each watches for itself."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _raised(error: Exception) -> Raised:
     text = "".join(traceback.format_exception(error))
-    is_usage_error = isinstance(error, HarnessError)
-    message = str(error) if is_usage_error else f"{type(error).__name__}: {error}"
-    return Raised(message, text, is_usage_error)
+    if isinstance(error, HarnessError):
+        return Raised(str(error), text, error.exit_code)
+    return Raised(f"{type(error).__name__}: {error}", text, None)
 
 
 def _limit_memory(limit_bytes: int) -> None:

@@ -78,7 +78,7 @@ class Judge:
         bundle = write_bundle(
             self.bundle_root, case, arguments, expected, attempts[0].outputs, result
         )
-        return replace(result, message=f"{result.message} [bundle: {bundle}]")
+        return replace(result, bundle=str(bundle))
 
     def _unjudged(
         self, case: Case, status: OpStatus, message: str, detail: str = ""
@@ -91,6 +91,8 @@ class Judge:
         if verdict.status is OpStatus.PASS and nulls.defect:
             verdict = Verdict(OpStatus.VACUOUS, nulls.defect)
         counters = attempts[0].counters
+        if verdict.status is OpStatus.PASS and counters.get("launches") == 0:
+            verdict = Verdict(OpStatus.UNSUPPORTED, f"no kernel was launched on {self.backend}")
         return ParityResult(
             case.case_id,
             case.op,

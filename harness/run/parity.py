@@ -72,12 +72,6 @@ class ParityTargets:
             bundle_root=bundle_root,
         )
 
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """What a fork server loads in advance."""
-        texts = (self.reference, self.kernels, self.select_backend, self.poison, self.counters)
-        return tuple(dict.fromkeys(text.partition(":")[0] for text in texts if text))
-
 
 def check_suite(cases: Sequence[Case], tolerances: ToleranceTable) -> None:
     """Refuse, before any work, a suite that could not be judged or recorded.
@@ -135,15 +129,15 @@ def run_suite(
         on_result: called in this process for each result, in the order they come.
 
     Raises:
-        UsageError: see `check_suite` and `ParityTargets.judge`.
+        UsageError, MissingEvidenceError: see `check_suite` and `ParityTargets.judge`.
     """
     check_suite(cases, tolerances)
-    targets.judge(tolerances, backend=backend)  # a wrong target or a missing backend shows here
     setup = partial(
         _work, targets, tolerances, backend=backend, repeat=repeat, bundle_root=bundle_root
     )
     results: dict[int, ParityResult] = {}
-    preload = ("torch", "harness.run.judge", *targets.modules)
+    # Not the kernels: which runtime they load is settled when a worker selects its backend.
+    preload = ("torch", "harness.run.judge", targets.reference.partition(":")[0])
     pool: WorkerPool[Case, ParityResult] = WorkerPool(setup, jobs, limits or Limits(), preload)
     with pool:
         for index, outcome in pool.run(cases):
@@ -179,10 +173,8 @@ def _result_of(
     match outcome:
         case Finished(value):
             return value
-        case Raised(message, text, is_usage_error):
-            if is_usage_error:
-                raise UsageError(message)
-            raise RuntimeError(f"{case.case_id}: the judge itself failed\n{text}")
+        case Raised():
+            raise outcome.as_error()
         case TimedOut(message):
             status = OpStatus.TIMEOUT
         case Crashed(message):
@@ -193,7 +185,7 @@ def _result_of(
     numerics = kernel_numerics(case, _table(targets.kernels).fp8_max)
     arguments = build_inputs(case, fp8_max=numerics.fp8_max)
     bundle = write_bundle(bundle_root, case, arguments, None, (), result)
-    return replace(result, message=f"{message} [bundle: {bundle}]")
+    return replace(result, bundle=str(bundle))
 
 
 def _table(target: str) -> OpTable:

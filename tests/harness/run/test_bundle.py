@@ -36,7 +36,7 @@ def test_the_stored_inputs_are_the_ones_that_failed(tmp_path: Path, op: str, lay
     first = judge.run(case)
     assert first.status not in (OpStatus.PASS, OpStatus.SKIPPED, OpStatus.VACUOUS), first.message
     (directory,) = tmp_path.iterdir()
-    assert first.message.endswith(f"[bundle: {directory}]")
+    assert first.bundle == str(directory)
     bundle = read_bundle(directory)
     assert bundle.case == case
     original = dict(build_inputs(case).tensors())

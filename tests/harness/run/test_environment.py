@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.errors import UsageError
 from harness.core.record import strict_json
 from harness.run.environment import ResultOrigin, SdkState, fingerprint, origin_of, sdk_state
 
@@ -62,5 +63,5 @@ def test_the_fingerprint_survives_strict_json() -> None:
 
 def test_an_unknown_backend_has_no_origin() -> None:
     assert origin_of("device") is ResultOrigin.DEVICE
-    with pytest.raises(KeyError):
+    with pytest.raises(UsageError, match="'gpu' is not known; known: device, interpret, simulate"):
         origin_of("gpu")

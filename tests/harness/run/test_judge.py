@@ -165,3 +165,10 @@ def test_counters_of_the_first_run_are_kept() -> None:
     result = judge.run(small_case("rms_norm"))
     assert result.counters == {"instructions": 7, "num_fallbacks": 1}
     assert result.num_fallbacks == 1
+
+
+def test_an_op_that_launches_no_kernel_is_no_pass() -> None:
+    judge = Judge(TABLE, TABLE, TOLERANCES, "interpret", counters=lambda: {"launches": 0})
+    result = judge.run(small_case("rms_norm"))
+    assert result.status is OpStatus.UNSUPPORTED
+    assert result.message == "no kernel was launched on interpret"

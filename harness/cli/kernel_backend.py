@@ -1,0 +1,49 @@
+"""The face of `kernels.launch` that a judge's worker uses, by target text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+__all__ = ["COUNTERS", "POISON", "SELECT", "launch_counters", "poisoned", "select_backend"]
+
+SELECT = f"{__name__}:select_backend"
+POISON = f"{__name__}:poisoned"
+COUNTERS = f"{__name__}:launch_counters"
+
+_BACKEND_VARIABLE = "NEURON_HARNESS_BACKEND"
+_asked = ""
+
+
+def select_backend(name: str) -> None:
+    """Make `name` this process's backend. Which NKI modules serve is settled by the first import
+    of `kernels.launch`, so this comes first, in a process of its own.
+
+    Raises:
+        UsageError: no backend of that name.
+        MissingEvidenceError: it cannot run here; the message says what is missing.
+    """
+    global _asked
+    os.environ[_BACKEND_VARIABLE] = _asked = name
+    from kernels.launch import backend_selected, reset_counters
+
+    with backend_selected(name):
+        reset_counters()
+
+
+def poisoned(value: float) -> AbstractContextManager[bool]:
+    """Fresh HBM of launches inside the block holds `value`."""
+    from kernels.launch import poisoned as poisoned_launches
+
+    return poisoned_launches(value)
+
+
+def launch_counters() -> Mapping[str, float]:
+    """What launches did since this was last asked; then counting starts afresh."""
+    from kernels.launch import counters, reset_counters
+
+    counted = counters()
+    reset_counters()
+    elsewhere = sum(n for backend, n in counted.backends.items() if backend != _asked)
+    return {**counted.as_mapping(), "num_fallbacks": elsewhere}

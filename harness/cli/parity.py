@@ -1,0 +1,206 @@
+"""`neuron-harness parity`: every kernel case against its golden, with statuses and a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from harness.cli import kernel_backend
+from harness.cli.session import DEFAULT_OUT, console, progress_bar, recording
+from harness.core.case import Case, Tolerance
+from harness.core.errors import ExitCode, UsageError
+from harness.core.status import worst_exit_code
+from harness.core.suggest import near_names
+
+if TYPE_CHECKING:
+    from harness.core.results import ParityResult
+    from harness.run.parity import ParityTargets
+    from harness.run.store import RunStore
+
+__all__ = ["PRESETS", "Selection", "check_parity", "judge_selection", "register", "select_cases"]
+
+REFERENCE = "references.op_table:TABLE"
+KERNELS = "kernels.op_table:TABLE"
+
+# Preset -> its ops and tier. What a preset promises is written down here and not read off the
+# kernels that exist: a lost kernel must fail, not shrink the run.
+PRESETS: dict[str, tuple[tuple[str, ...], str]] = {
+    "tiny": (
+        (
+            "rms_norm",
+            "swiglu",
+            "linear_fp8",
+            "linear_fp4_grouped",
+            "sparse_attention",
+            "index_scores",
+            "vocab_argmax",
+        ),
+        "smoke",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Cases of one or more suites with the budgets of their ops."""
+
+    cases: tuple[Case, ...]
+    tolerances: dict[str, dict[str, Tolerance]]
+
+
+@dataclass(frozen=True, slots=True)
+class ParityOptions:
+    """How cases are run.
+
+    Attributes:
+        kernels: target text of the table under test.
+        repeat: calls whose outputs must be equal byte for byte.
+        time_limit_s, memory_limit_gib: of one case.
+    """
+
+    backend: str = "interpret"
+    jobs: int = 0
+    repeat: int = 1
+    kernels: str = KERNELS
+    time_limit_s: float = 120.0
+    memory_limit_gib: float = 6.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("parity")(parity)
+
+
+def parity(
+    suite: Annotated[
+        list[str] | None, typer.Option(help="A suite's TOML file; repeatable.")
+    ] = None,
+    op: Annotated[list[str] | None, typer.Option(help="An op; repeatable.")] = None,
+    preset: Annotated[str, typer.Option(help="Ops and tier by name.")] = "tiny",
+    tier: Annotated[str, typer.Option(help="smoke, default or full; default: the preset's.")] = "",
+    backend: Annotated[str, typer.Option(help="interpret, simulate or device.")] = "interpret",
+    jobs: Annotated[int, typer.Option(help="Worker processes; 0: one a core.")] = 0,
+    repeat: Annotated[int, typer.Option(help="Calls that must give equal bytes.")] = 1,
+    kernels: Annotated[str, typer.Option(help="Target text of the table under test.")] = KERNELS,
+    time_limit_s: Annotated[float, typer.Option(help="Of one case.")] = 120.0,
+    replay: Annotated[Path | None, typer.Option(help="A failing case's bundle.")] = None,
+    out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
+) -> None:
+    """Compare kernels with their references, case by case."""
+    options = ParityOptions(backend, jobs, repeat, kernels, time_limit_s)
+    screen = console()
+    if replay is not None:
+        raise typer.Exit(_replay(replay, options, screen))
+    selection = select_cases(suite or [], op or [], preset, tier)
+    with recording(out, None, backend=backend) as store:
+        code = judge_selection(store, screen, selection, options)
+        screen.print(f"run: {store.directory}")
+    raise typer.Exit(code)
+
+
+def check_parity(store: RunStore, screen: Console, preset: str, backend: str) -> ExitCode:
+    """The parity stage of `run`: a preset's cases on one backend."""
+    return judge_selection(store, screen, select_cases([], [], preset, ""), ParityOptions(backend))
+
+
+def select_cases(suites: Sequence[str], ops: Sequence[str], preset: str, tier: str) -> Selection:
+    """Cases of the given suites and ops, else of the preset.
+
+    Raises:
+        UsageError: unknown preset, op or tier.
+        InputError: a suite's file is wrong.
+        VacuousError: a suite has no case in this tier.
+    """
+    from suites.loader import load_op_suite
+
+    if preset not in PRESETS:
+        raise UsageError(f"preset {preset!r} is not known{near_names(preset, PRESETS)}")
+    preset_ops, preset_tier = PRESETS[preset]
+    if not suites and not ops:
+        ops = preset_ops
+        tier = tier or preset_tier
+    cases: dict[str, Case] = {}
+    tolerances: dict[str, dict[str, Tolerance]] = {}
+    for name in (*suites, *ops):
+        loaded = load_op_suite(name)
+        chosen = loaded.cases_of(tier or "default")
+        if name in ops:
+            chosen = tuple(case for case in chosen if case.op == name) or chosen
+        cases |= {case.case_id: case for case in chosen}
+        tolerances |= {known: dict(budgets) for known, budgets in loaded.tolerances.items()}
+    return Selection(tuple(cases.values()), tolerances)
+
+
+def judge_selection(
+    store: RunStore, screen: Console, selection: Selection, options: ParityOptions
+) -> ExitCode:
+    """Judge, record each result as it comes, print the table; the worst status decides."""
+    from harness.cli.parity_table import print_parity
+    from harness.run.isolate import Limits
+    from harness.run.parity import run_suite
+
+    cases = selection.cases
+    finished: list[ParityResult] = []
+    with progress_bar(screen) as tell:
+
+        def on_result(result: ParityResult) -> None:
+            store.append("parity", result.case_id, result)
+            finished.append(result)
+            tell(f"parity {result.op}", len(finished), len(cases))
+
+        results = run_suite(
+            cases,
+            selection.tolerances,
+            targets_for(options.kernels),
+            backend=options.backend,
+            jobs=options.jobs or _num_cores(),
+            limits=Limits(
+                time_limit_s=options.time_limit_s,
+                memory_limit_bytes=int(options.memory_limit_gib * (1 << 30)),
+            ),
+            repeat=options.repeat,
+            bundle_root=store.directory / "bundles",
+            on_result=on_result,
+        )
+    print_parity(screen, results)
+    return worst_exit_code(result.status.exit_code for result in results)
+
+
+def targets_for(kernels: str) -> ParityTargets:
+    """What workers resolve."""
+    from harness.run.parity import ParityTargets
+
+    return ParityTargets(
+        REFERENCE,
+        kernels,
+        select_backend=kernel_backend.SELECT,
+        poison=kernel_backend.POISON,
+        counters=kernel_backend.COUNTERS,
+    )
+
+
+def _replay(directory: Path, options: ParityOptions, screen: Console) -> ExitCode:
+    """Judge a stored case again, on its stored tensors, in this process."""
+    from harness.cli.parity_table import print_parity
+    from harness.run.bundle import read_bundle
+
+    bundle = read_bundle(directory)
+    judge = targets_for(options.kernels).judge(
+        {bundle.case.op: bundle.tolerances}, backend=options.backend, repeat=options.repeat
+    )
+    result = judge.run(bundle.case, bundle.arguments)
+    print_parity(screen, [result])
+    if result.detail:
+        screen.print(result.detail, markup=False)
+    return result.status.exit_code
+
+
+def _num_cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))
