@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import FrameType
 from typing import NoReturn
 
 from kernels.interpreter.current import current_instruction
@@ -44,23 +45,33 @@ class NkiValidationError(AssertionError):
 
 
 def kernel_location() -> str:
-    """ "file:line" of the innermost frame outside this package."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_PACKAGE_DIRECTORY):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
+    """"file:line" of the innermost frame outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIRECTORY):
         frame = frame.f_back
-    return "<unknown>"
+    return "<unknown>" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _running_construct() -> str:
+    """The instruction being executed, or the name of what the kernel called."""
+    frame: FrameType | None = sys._getframe(1)
+    name = "kernel"
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIRECTORY):
+        if frame.f_code.co_name == "execute":
+            return current_instruction()
+        name = frame.f_code.co_qualname
+        if os.sep + "language" + os.sep in frame.f_code.co_filename:
+            name = f"nl.{name}"
+        frame = frame.f_back
+    return name
 
 
 def refuse(
     operand: str, value: object, limit: str, remedy: str = "", instruction: str = ""
 ) -> NoReturn:
-    """Raise for the running instruction.
+    """Raise for the running instruction, or for the view or helper the kernel called.
 
     Raises:
         NkiValidationError: always.
     """
-    raise NkiValidationError(instruction or current_instruction(), operand, value, limit, remedy)
+    raise NkiValidationError(instruction or _running_construct(), operand, value, limit, remedy)

@@ -84,7 +84,11 @@ def nearest(values: Any, name: str) -> Array:
 
     Defined by searching the sorted list of all members, not by any cast.
     """
-    wide = np.asarray(values, np.float64)
+    with np.errstate(all="ignore"):
+        return _nearest(np.asarray(values, np.float64), name)
+
+
+def _nearest(wide: Array, name: str) -> Array:
     carrier = np.dtype(CARRIERS[name])
     if name == "float32":
         return wide.astype(np.float32)
