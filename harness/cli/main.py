@@ -16,7 +16,19 @@ from harness.core.errors import ExitCode, HarnessError
 __all__ = ["COMMANDS", "build_app", "main"]
 
 # One module of harness.cli a command; each offers `register(app)`.
-COMMANDS: tuple[str, ...] = ("checkpoint", "records", "report", "ops", "parity")
+COMMANDS: tuple[str, ...] = (
+    "bench",
+    "checkpoint",
+    "doctor",
+    "gate",
+    "ops",
+    "parity",
+    "records",
+    "report",
+    "run",
+    "sweep",
+    "tokens",
+)
 
 
 def build_app() -> typer.Typer:

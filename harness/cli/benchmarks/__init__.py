@@ -1,0 +1,1 @@
+"""What `neuron-harness bench` measures, one file a subject."""
