@@ -53,8 +53,10 @@ def bf16_bytes(values: Reals) -> npt.NDArray[np.uint16]:
 def e4m3_bytes(values: Reals) -> Bytes:
     """e4m3fn codes, round half to even, clamped to ±448."""
     magnitude = np.minimum(np.abs(values), E4M3_MAX)
-    # frexp's mantissa lies in [0.5, 1), so the binade's exponent is one less.
-    exponent = np.maximum(np.frexp(magnitude)[1] - 1, _E4M3_MIN_EXPONENT)
+    # frexp's mantissa lies in [0.5, 1), so the binade's exponent is one less; what lies below
+    # the smallest normal, zero included, counts in the subnormals' steps.
+    is_normal = magnitude >= 2.0**_E4M3_MIN_EXPONENT
+    exponent = np.where(is_normal, np.frexp(magnitude)[1] - 1, _E4M3_MIN_EXPONENT)
     eighths = np.rint(np.ldexp(magnitude, 3 - exponent))
     # In a normal binade `eighths` runs from 8 to 16; 16 carries into the next binade by itself.
     codes = ((exponent - _E4M3_MIN_EXPONENT) * 8 + eighths).astype(np.uint8)
