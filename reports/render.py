@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import UsageError
-from reports.document import Document, Figure, Section, Tile
+from reports.document import Document, Figure, Section, Table, Tile, Tone
 from reports.frame import rows_of
 from reports.html import to_html
 from reports.ledger import Ledger, read_run
@@ -26,7 +26,7 @@ from reports.tables.shown import attention_table, shown_where_table
 from reports.tables.surroundings import environment_table, record_table, stage_table
 from reports.tables.sweep import beside_published_table, point_table
 from reports.tables.tokens import pair_table, prompt_table
-from reports.verdict import AreaVerdict, tone_of, verdict_of
+from reports.verdict import AREAS, AreaVerdict, RunVerdict, tone_of, verdict_of
 
 __all__ = ["document_of", "render", "write_html", "write_markdown", "write_text"]
 
@@ -96,7 +96,7 @@ def document_of(ledger: Ledger) -> Document:
         tone=tone_of(verdict.exit_code),
         sentence=verdict.sentence,
         facts=_facts(ledger),
-        tiles=tuple(_tile(area) for area in verdict.areas),
+        tiles=_tiles(verdict),
         notices=ledger.notices,
         sections=(
             Section(
@@ -134,14 +134,17 @@ def _facts(ledger: Ledger) -> tuple[tuple[str, str], ...]:
     return tuple(facts)
 
 
-def _tile(area: AreaVerdict) -> Tile:
-    return Tile(
-        value=f"{area.num_good} of {area.num_judged}",
-        label=area.title,
-        detail=area.breakdown,
-        tone=tone_of(area.exit_code),
-        section=area.kind,
-    )
+def _tiles(verdict: RunVerdict) -> tuple[Tile, ...]:
+    """One a kind of evidence, in the order of the sections; what was not run says so."""
+    areas = {area.kind: area for area in verdict.areas}
+    return tuple(_tile(kind, areas.get(kind)) for kind in AREAS)
+
+
+def _tile(kind: str, area: AreaVerdict | None) -> Tile:
+    if area is None:
+        return Tile("not run", AREAS[kind], "no record", Tone.MUTED, kind)
+    value = f"{area.num_good} of {area.num_judged}"
+    return Tile(value, area.title, area.breakdown, tone_of(area.exit_code), kind)
 
 
 def _tokens_section(ledger: Ledger) -> Section:
@@ -153,7 +156,7 @@ def _tokens_section(ledger: Ledger) -> Section:
             "on the oracle's prefix. Token 0 comes out of prefill, every later one out of decode.",
         ),
         figures=_drawn(rows_of(ledger, "tokens"), margin_figure),
-        tables=(pair_table(ledger), prompt_table(ledger)),
+        tables=_present(ledger, "tokens", pair_table, prompt_table),
     )
 
 
@@ -162,7 +165,7 @@ def _parity_section(ledger: Ledger) -> Section:
         "parity",
         "Kernel parity",
         figures=_drawn(rows_of(ledger, "parity"), budget_figure, case_map_figure),
-        tables=(op_table(ledger), red_case_table(ledger), case_table(ledger)),
+        tables=_present(ledger, "parity", op_table, red_case_table, case_table),
     )
 
 
@@ -184,3 +187,9 @@ def _sweep_section(ledger: Ledger) -> Section:
 def _drawn(rows: Sequence[dict[str, Any]], *plots: _Plot) -> tuple[Figure, ...]:
     figures = (plot(rows) for plot in plots)
     return tuple(figure for figure in figures if figure is not None)
+
+
+def _present(ledger: Ledger, kind: str, *tables: Callable[[Ledger], Table]) -> tuple[Table, ...]:
+    """The tables of a kind; without a record only the first, which says that there is none."""
+    shown = tables if ledger.of_kind(kind) else tables[:1]
+    return tuple(table(ledger) for table in shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from harness.core.errors import ExitCode
@@ -22,6 +23,8 @@ from reports.verdict import entry_exit_code
 
 __all__ = ["case_table", "op_table", "red_case_table"]
 
+# More than these are folded; their messages stand together at the top of the report.
+_MANY_RED = 25
 _ORDER = [status.value for status in OpStatus]
 
 
@@ -88,11 +91,19 @@ def _worst_cells(row: dict[str, Any] | None) -> tuple[Cell, Cell, Cell, Cell]:
     tone = Tone.PLAIN if ratio <= 1 else Tone.BAD
     index = ", ".join(str(place) for place in row["worst_index"])
     return (
-        Cell(scientific(ratio), ratio, link, tone, row["case_id"]),
+        Cell(_ratio_text(row), ratio, link, tone, row["case_id"]),
         text_cell(f"{row['output']}[{index}]".replace(" ", "\u00a0"), link),
         number_cell(row["worst_kernel_value"], f"{row['worst_kernel_value']:.7g}", link),
         number_cell(row["worst_golden_value"], f"{row['worst_golden_value']:.7g}", link),
     )
+
+
+def _ratio_text(row: dict[str, Any]) -> str:
+    """Exact outputs have no budget: they are equal bit for bit, or so many elements are not."""
+    mismatched = row["num_mismatched"]
+    if mismatched is None:
+        return scientific(row["budget_ratio"])
+    return f"{mismatched} differ" if mismatched else "exact"
 
 
 def _null_cell(group: list[dict[str, Any]]) -> Cell:
@@ -107,25 +118,35 @@ def _null_cell(group: list[dict[str, Any]]) -> Cell:
 
 
 def red_case_table(ledger: Ledger) -> Table:
-    """The cases that did not pass, with what is wrong."""
+    """The cases that did not pass, with what is wrong and what to type to see it again."""
     red = [item for item in ledger.of_kind("parity") if entry_exit_code(item) is not ExitCode.PASS]
     return Table(
         name="parity-red",
-        title="Cases that did not pass",
-        columns=(Column("status"), Column("case"), Column("shown on"), Column("what is wrong")),
+        title=f"Cases that did not pass: {len(red)}",
+        columns=(
+            Column("status"),
+            Column("case"),
+            Column("backend"),
+            Column("what is wrong"),
+            Column("replay"),
+        ),
         rows=tuple(_red_row(entry) for entry in red),
+        folded=len(red) > _MANY_RED,
         empty="none",
     )
 
 
 def _red_row(entry: Entry) -> Row:
     payload = entry.payload
+    bundle = payload.get("bundle")
+    replay = f"neuron-harness parity --replay {shlex.quote(str(bundle))}" if bundle else None
     return Row(
         (
             status_cell(entry),
             text_cell(payload["case_id"]),
             text_cell(payload["backend"]),
             text_cell(payload.get("message", "")),
+            text_cell(replay),
         )
     )
 
@@ -153,7 +174,7 @@ def case_table(ledger: Ledger) -> Table:
 
 
 def _case_row(entry: Entry, row: dict[str, Any]) -> Row:
-    link, elapsed_ms = link_of(row), row["elapsed_ms"]
+    link, elapsed_ms, ratio = link_of(row), row["elapsed_ms"], row["budget_ratio"]
     where = row["backend"]
     if row["num_fallbacks"]:
         where += f", {row['num_fallbacks']} ops elsewhere"
@@ -163,7 +184,7 @@ def _case_row(entry: Entry, row: dict[str, Any]) -> Row:
             text_cell(row["case_id"], link),
             text_cell(where),
             status_cell(entry),
-            number_cell(row["budget_ratio"], link=link),
+            number_cell(ratio, None if ratio is None else _ratio_text(row), link),
             number_cell(row["max_abs"], link=link),
             number_cell(row["num_compared"], str(row["num_compared"]), link),
             number_cell(elapsed_ms, milliseconds(elapsed_ms) if elapsed_ms else None, link),

@@ -67,30 +67,40 @@ def worst_first(ledger: Ledger) -> list[Entry]:
 
 
 def attention_table(ledger: Ledger, limit: int | None = MAX_ATTENTION_ROWS) -> Table:
-    """Everything that is not green and counts, worst first, or the worst `limit` of it."""
-    red = worst_first(ledger)
+    """Everything that is not green and counts, worst first, or the worst `limit` lines of it.
+
+    Records of one kind with one status and one message share a line, named by the first.
+    """
+    groups: dict[tuple[str, str, str], list[Entry]] = {}
+    for entry in worst_first(ledger):
+        payload = entry.payload
+        key = (entry.record.kind, str(payload["status"]), str(payload.get("message", "")))
+        groups.setdefault(key, []).append(entry)
+    alike = list(groups.values())
     note = ""
-    if limit is not None and len(red) > limit:
-        note = f"The worst {limit} of {len(red)}; the others stand in their sections."
+    if limit is not None and len(alike) > limit:
+        note = f"The worst {limit} of {len(alike)} lines; the others stand in their sections."
     return Table(
         name="attention",
         title="Needs attention, worst first",
         columns=(Column("status"), Column("kind"), Column("record"), Column("what is wrong")),
-        rows=tuple(_attention_row(entry) for entry in red[:limit]),
+        rows=tuple(_attention_row(entries) for entries in alike[:limit]),
         note=note,
         empty="nothing: every record that counts is good",
     )
 
 
-def _attention_row(entry: Entry) -> Row:
+def _attention_row(entries: list[Entry]) -> Row:
+    entry = entries[0]
     kind = entry.record.kind
-    link = Link(entry.anchor, entry.source)
     name = _record_name(entry)
+    if len(entries) > 1:
+        name += f" and {len(entries) - 1} more like it"
     return Row(
         (
             status_cell(entry),
             text_cell(AREAS.get(kind, kind).replace(" ", "\u00a0")),
-            text_cell(name, link),
+            text_cell(name, Link(entry.anchor, entry.source)),
             text_cell(entry.payload.get("message", "")),
         )
     )

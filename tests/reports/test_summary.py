@@ -12,7 +12,11 @@ from tests.reports.sample_run import MARKUP, record
 def many_red(sample: Ledger, count: int, message: str) -> Ledger:
     old = next(item for item in sample.of_kind("parity") if item.payload["status"] == "RUN_ERROR")
     entries = tuple(
-        Entry(record("parity", f"op/{place}", {**old.payload, "message": message}), "x", place + 1)
+        Entry(
+            record("parity", f"op/{place}", {**old.payload, "message": f"{message} {place}"}),
+            "parity.jsonl",
+            place + 1,
+        )
         for place in range(count)
     )
     return dataclasses.replace(sample, entries=entries)

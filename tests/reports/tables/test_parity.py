@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
+
+from harness.core.results import ParityResult
+from harness.core.status import OpStatus
 from reports.document import Tone
-from reports.ledger import Ledger
+from reports.ledger import Entry, Ledger
 from reports.tables.parity import case_table, op_table, red_case_table
+from tests.reports.sample_run import output_errors, record
 
 
 def test_each_op_has_its_counts_and_its_worst_case(sample: Ledger) -> None:
@@ -45,6 +52,29 @@ def test_red_cases_say_what_is_wrong(sample: Ledger) -> None:
     assert set(found) == {
         "OUT_OF_TOLERANCE", "RUN_ERROR", "UNWRITTEN", "TIMEOUT", "UNSUPPORTED", "SKIPPED",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("mismatched", "text"), [(0, "exact"), (3, "3 differ"), (None, "0")])
+def test_an_exact_output_has_no_ratio(sample: Ledger, mismatched: int | None, text: str) -> None:
+    result = ParityResult(
+        "op/x",
+        "op",
+        "interpret",
+        OpStatus.OUT_OF_TOLERANCE if mismatched else OpStatus.PASS,
+        "3 ids differ" if mismatched else "",
+        errors=(output_errors(0.0, mismatched=mismatched),),
+    )
+    entry = Entry(record("parity", "op/x", result), "parity.jsonl", 1)
+    table = op_table(dataclasses.replace(sample, entries=(entry,)))
+    assert table.rows[0].cells[3].text == text
+
+
+def test_a_red_case_says_what_to_type_to_see_it_again(sample: Ledger) -> None:
+    old = sample.of_kind("parity")[1]
+    replayable = {**old.payload, "bundle": "runs/a b/bundles/x"}
+    entry = Entry(record("parity", "op/x", replayable), "parity.jsonl", 1)
+    (row,) = red_case_table(dataclasses.replace(sample, entries=(entry,))).rows
+    assert row.cells[4].text == "neuron-harness parity --replay 'runs/a b/bundles/x'"
 
 
 def test_every_case_is_listed(sample: Ledger) -> None:
