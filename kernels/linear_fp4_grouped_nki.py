@@ -41,6 +41,7 @@ import torch
 
 from harness.core.numerics import Numerics
 from harness.core.weights import QuantisedWeight
+from kernels.channel_tiles import contract
 from kernels.contract import (
     refuse,
     require,
@@ -52,6 +53,7 @@ from kernels.contract import (
 )
 from kernels.fp8_activation import BLOCK, activations_by_channel
 from kernels.launch import launch, nisa, nki, nl
+from kernels.power_of_two_scale import exponent_bytes, powers_of_two
 from kernels.tiling import PARTITIONS, PSUM_BANK_FP32, ceil_div, core_share, largest_fold
 from kernels.weight_layout import prepared_fp4
 
@@ -60,7 +62,6 @@ __all__ = ["linear_fp4_grouped", "linear_fp4_grouped_kernel"]
 _MAX_K = 16384
 _BLOCK_TOKENS = 512
 _CHUNK_ELEMENTS = 24576
-_EXPONENT_SHIFT = 23
 _SCALES_PER_TILE = PARTITIONS // BLOCK
 
 
@@ -137,11 +138,8 @@ def _scale_rows(
             indirect_dim=0,
         ),
     )
-    bits_sb = nl.ndarray(shape, dtype=nl.int32, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=bits_sb, src=byte_sb)
-    nisa.tensor_scalar(dst=bits_sb, data=bits_sb, op0=nl.left_shift, operand0=_EXPONENT_SHIFT)
     scale_sb = nl.ndarray(shape, dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=scale_sb, src=bits_sb.view(nl.float32))
+    nisa.tensor_copy(dst=scale_sb, src=powers_of_two(exponent_bytes(byte_sb)))
     return scale_sb
 
 
@@ -276,17 +274,8 @@ def linear_fp4_grouped_kernel(
 def _multiply_rows(xt_sb: Any, weight_sb: Any) -> Any:
     """PSUM fp32 [rows, 2, columns]: every row times this weight."""
     rows, columns = xt_sb.shape[2], weight_sb.shape[3]
-    tiles_per_row, fold = xt_sb.shape[1], xt_sb.shape[3]
     y_psum = nl.ndarray((rows, 2, columns), dtype=nl.float32, buffer=nl.psum)
-    for f in range(fold):
-        for j in range(tiles_per_row):
-            k_tile = f * tiles_per_row + j
-            nisa.nc_matmul(
-                dst=y_psum,
-                stationary=xt_sb[:, j, :, f],
-                moving=weight_sb[:, k_tile, :, :],
-                accumulate=k_tile > 0,
-            )
+    contract(xt_sb, weight_sb, y_psum)
     return y_psum
 
 

@@ -33,8 +33,10 @@ import torch
 
 from harness.core.numerics import Numerics
 from harness.core.weights import QuantisedWeight
+from kernels.channel_tiles import contract
 from kernels.contract import refuse, require_dtype, require_limit, require_trn2, require_weight
 from kernels.fp8_activation import BLOCK, activations_by_channel
+from kernels.fp8_weight_tiles import chunk_columns, weight_columns
 from kernels.launch import launch, nisa, nki, nl
 from kernels.tiling import PARTITIONS, PSUM_BANK_FP32, core_share, largest_fold
 from kernels.weight_layout import prepared_fp8
@@ -42,52 +44,8 @@ from kernels.weight_layout import prepared_fp8
 __all__ = ["linear_fp8", "linear_fp8_kernel", "linear_fp8_partial_kernel"]
 
 _MAX_K = 32768
-# bf16 and fp8 copies of a weight chunk: 3 bytes for each of these elements of a partition.
-_CHUNK_ELEMENTS = 32768
 _TOKEN_ELEMENTS = 32768
 _MAX_TOKENS = 512
-_EXPONENT_SHIFT = 23
-
-
-def _weight_chunk(codes_hbm: Any, scale_hbm: Any, column: int, columns: int) -> Any:
-    """Dequantised bf16 [128, K/128, columns] of weight columns; exact."""
-    num_k_tiles = codes_hbm.shape[0] // PARTITIONS
-    width = codes_hbm.shape[1]
-    blocks = columns // BLOCK
-    width_blocks = width // BLOCK
-    codes_sb = nl.ndarray((PARTITIONS, num_k_tiles, columns), dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.dma_copy(
-        dst=codes_sb,
-        src=codes_hbm.ap(
-            pattern=[[width, PARTITIONS], [width * PARTITIONS, num_k_tiles], [1, columns]],
-            offset=column,
-        ),
-    )
-    byte_sb = nl.ndarray((PARTITIONS, num_k_tiles, blocks), dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.dma_copy(
-        dst=byte_sb,
-        src=scale_hbm.ap(
-            pattern=[
-                [width_blocks, PARTITIONS // BLOCK],
-                [0, BLOCK],
-                [width_blocks * (PARTITIONS // BLOCK), num_k_tiles],
-                [1, blocks],
-            ],
-            offset=column // BLOCK,
-        ),
-    )
-    scale_sb = nl.ndarray((PARTITIONS, num_k_tiles, blocks), dtype=nl.int32, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=scale_sb, src=byte_sb)
-    nisa.tensor_scalar(dst=scale_sb, data=scale_sb, op0=nl.left_shift, operand0=_EXPONENT_SHIFT)
-    weight_sb = nl.ndarray((PARTITIONS, num_k_tiles, columns), dtype=nl.bfloat16, buffer=nl.sbuf)
-    by_block = (PARTITIONS, num_k_tiles, blocks, BLOCK)
-    nisa.tensor_tensor(
-        dst=weight_sb.reshape(by_block),
-        data1=codes_sb.view(nl.float8_e4m3).reshape(by_block),
-        data2=scale_sb.view(nl.float32).expand_dim(3).broadcast(3, BLOCK),
-        op=nl.multiply,
-    )
-    return weight_sb
 
 
 def _multiply(x_hbm: Any, codes_hbm: Any, scale_hbm: Any, y_hbm: Any, fold: int) -> None:
@@ -96,44 +54,28 @@ def _multiply(x_hbm: Any, codes_hbm: Any, scale_hbm: Any, y_hbm: Any, fold: int)
     num_k_tiles = codes_hbm.shape[0] // PARTITIONS
     first_block, num_blocks = core_share(codes_hbm.shape[1] // BLOCK)
     first_column, end_column = first_block * BLOCK, (first_block + num_blocks) * BLOCK
-    chunk_columns = max(BLOCK, _CHUNK_ELEMENTS // num_k_tiles // BLOCK * BLOCK)
-    if chunk_columns > PSUM_BANK_FP32:
-        chunk_columns = min(4, chunk_columns // PSUM_BANK_FP32) * PSUM_BANK_FP32
+    chunk = chunk_columns(num_k_tiles)
     block_tokens = min(
         _MAX_TOKENS, max(1, _TOKEN_ELEMENTS // num_k_tiles // PARTITIONS) * PARTITIONS
     )
     for token in range(0, num_tokens, block_tokens):
         tokens = min(block_tokens, num_tokens - token)
         xt_sb = activations_by_channel(x_hbm, token, tokens, num_k_tiles, fold)
-        for column in range(first_column, end_column, chunk_columns):
-            columns = min(chunk_columns, end_column - column)
-            weight_sb = _weight_chunk(codes_hbm, scale_hbm, column, columns)
+        for column in range(first_column, end_column, chunk):
+            columns = min(chunk, end_column - column)
+            weight_sb = weight_columns(codes_hbm, scale_hbm, column, columns)
             for row in range(0, tokens, PARTITIONS):
                 rows = min(PARTITIONS, tokens - row)
                 y_sb = nl.ndarray((rows, columns), dtype=y_hbm.dtype, buffer=nl.sbuf)
                 for begin in range(0, columns, PSUM_BANK_FP32):
                     end = min(begin + PSUM_BANK_FP32, columns)
                     y_psum = nl.ndarray((rows, end - begin), dtype=nl.float32, buffer=nl.psum)
-                    _contract(xt_sb[:, :, row : row + rows, :], weight_sb[:, :, begin:end], y_psum)
+                    contract(xt_sb[:, :, row : row + rows, :], weight_sb[:, :, begin:end], y_psum)
                     nisa.tensor_copy(dst=y_sb[:, begin:end], src=y_psum, engine=nisa.engine.scalar)
                 begin_row = token + row
                 nisa.dma_copy(
                     dst=y_hbm[begin_row : begin_row + rows, column : column + columns], src=y_sb
                 )
-
-
-def _contract(xt_sb: Any, weight_sb: Any, y_psum: Any) -> None:
-    """y [rows, columns] = x^T [128, j, rows, f] against weight [128, (f j), columns]."""
-    tiles_per_row, fold = xt_sb.shape[1], xt_sb.shape[3]
-    for f in range(fold):
-        for j in range(tiles_per_row):
-            k_tile = f * tiles_per_row + j
-            nisa.nc_matmul(
-                dst=y_psum,
-                stationary=xt_sb[:, j, :, f],
-                moving=weight_sb[:, k_tile, :],
-                accumulate=k_tile > 0,
-            )
 
 
 @nki.jit
