@@ -25,7 +25,7 @@ from engine.parallel.ring import RING_BYTES
 from engine.schedule.plan import StepPlan
 from engine.worker import StepOutput
 from harness.core.engine_face import EngineSettings
-from harness.core.errors import RankError
+from harness.core.errors import InputError, RankError, UsageError
 
 __all__ = ["ProcessExecutor"]
 
@@ -49,6 +49,8 @@ class ProcessExecutor:
         # The store lives in the parent, so no rank's end can take it along.
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._rings = [context.RawArray("b", RING_BYTES) for _ in range(size)]
+        self._lifeline, self._held_end = context.Pipe(duplex=False)
+        self._ended = False
         self._processes: list[Any] = []
         self._connections: list[Connection] = []
         threads = settings.num_threads or max(1, torch.get_num_threads() // size)
@@ -77,7 +79,13 @@ class ProcessExecutor:
         return [process.pid for process in self._processes]
 
     def execute(self, plan: StepPlan) -> StepOutput:
-        """See Executor."""
+        """See Executor.
+
+        Raises:
+            UsageError: the ranks have ended, after an earlier failure or `close`.
+        """
+        if self._ended:
+            raise UsageError("this engine cannot go on, its ranks have ended: open another")
         for rank, connection in enumerate(self._connections):
             try:
                 connection.send(("step", plan))
@@ -87,6 +95,8 @@ class ProcessExecutor:
 
     def close(self) -> None:
         """Ask the ranks to stop, then make them; idempotent."""
+        if self._ended:
+            return
         for connection in self._connections:
             try:
                 connection.send(("stop", None))
@@ -101,7 +111,7 @@ class ProcessExecutor:
         ours, theirs = context.Pipe()
         process = context.Process(
             target=rank_main,
-            args=(spec, theirs, self._rings[spec.rank]),
+            args=(spec, theirs, self._lifeline, self._rings[spec.rank]),
             name=f"rank {spec.rank}",
             daemon=True,
         )
@@ -138,6 +148,9 @@ class ProcessExecutor:
             kind, content = self._connections[rank].recv()
         except (EOFError, OSError):
             return self._death(rank)
+        if kind == "refused":
+            self._kill()
+            raise InputError(*content)
         if kind == "error":
             when_ns, is_collective, text = content
             return Failure(rank, "raised an exception", text, when_ns, is_collective)
@@ -181,6 +194,7 @@ class ProcessExecutor:
         raise RankError(rank, f"gave no answer within {limit_s:g} s", ring_report(rings))
 
     def _kill(self) -> None:
+        self._ended = True
         for process in self._processes:
             if process.is_alive():
                 process.kill()
@@ -188,3 +202,5 @@ class ProcessExecutor:
             process.join()
         for connection in self._connections:
             connection.close()
+        for end in (self._lifeline, self._held_end):
+            end.close()

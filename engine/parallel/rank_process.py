@@ -6,11 +6,13 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from engine.parallel.group import Group
 from engine.parallel.ring import CollectiveRing
 from engine.worker import Worker
 from harness.core.engine_face import EngineSettings
+from harness.core.errors import InputError
 
 __all__ = ["RankSpec", "rank_main"]
 
@@ -67,27 +70,39 @@ class GlooGroup(Group):
         return [piece.view(part.dtype).view(part.shape) for piece in received]
 
 
-def rank_main(spec: RankSpec, connection: Connection, ring_buffer: Any) -> None:
-    """Serve step plans until the parent says stop, closes the pipe or dies.
+def rank_main(
+    spec: RankSpec, connection: Connection, lifeline: Connection, ring_buffer: Any
+) -> None:
+    """Serve step plans until the parent says stop or is gone.
 
-    Messages to the parent: ("ready", None), ("done", StepOutput),
-    ("error", (monotonic ns, is_collective, traceback)).
+    Messages to the parent: ("ready", None), ("done", StepOutput), ("refused", arguments of the
+    InputError), ("error", (monotonic ns, is_collective, traceback)).
+
+    Args:
+        lifeline: nothing is ever sent on it; its end is the parent's end.
     """
-    _die_with_parent()
+    _die_with_parent(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     try:
         _serve(spec, connection, CollectiveRing(ring_buffer))
     except (EOFError, BrokenPipeError):
         # The parent is gone: there is nobody to tell.
         os._exit(1)
+    except InputError as error:
+        connection.send(("refused", (error.file, error.field, error.value, error.remedy)))
+        _leave(connection)
     except BaseException as error:
         is_collective = isinstance(error, CollectiveError)
         report = (time.monotonic_ns(), is_collective, traceback.format_exc())
         connection.send(("error", report))
-        connection.close()
-        sys.stdout.flush()
-        # Leaving a half-broken gloo group in order may block; the parent has been told.
-        os._exit(1)
+        _leave(connection)
+
+
+def _leave(connection: Connection) -> None:
+    # Leaving a half-broken gloo group in order may block; the parent has been told.
+    connection.close()
+    sys.stdout.flush()
+    os._exit(1)
 
 
 def _serve(spec: RankSpec, connection: Connection, ring: CollectiveRing) -> None:
@@ -114,7 +129,18 @@ def _join_group(spec: RankSpec) -> None:
     )
 
 
-def _die_with_parent() -> None:
-    """Ask Linux to kill this process when the forkserver ends, which it does with the parent."""
+def _die_with_parent(lifeline: Connection) -> None:
+    """End with the parent, also inside a collective (a thread) and while stopped (the kernel)."""
+
+    def watch() -> None:
+        wait([lifeline])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
     if sys.platform == "linux":
+        # The forkserver is this process's parent and ends when nobody holds its lifeline, of
+        # which every child gets a copy: give it back, or a stopped rank would keep it alive.
+        alive_fd = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+        if alive_fd is not None:
+            os.close(alive_fd)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -33,7 +33,8 @@ def all_ids(name: str, numerics: str) -> list[int]:
 
 
 def settings(name: str = "steady_mtp", **changes: Any) -> EngineSettings:
-    return EngineSettings(str(directory(name)), **{"numerics": "exact", "num_threads": 1, **changes})
+    defaults = {"checkpoint": str(directory(name)), "numerics": "exact", "num_threads": 1}
+    return EngineSettings(**{**defaults, **changes})
 
 
 def config_values(name: str = "steady_mtp") -> dict[str, Any]:

@@ -47,9 +47,7 @@ def test_alone_in_a_batch_and_shuffled_are_the_same(numerics: str) -> None:
     prompts = _prompts()
     order = [3, 0, 4, 2, 1]
     with LLM(settings("long", numerics=numerics, max_num_batched_tokens=7)) as llm:
-        alone = [
-            llm.generate([prompt], max_tokens=6, want_logits=True)[0] for prompt in prompts
-        ]
+        alone = [llm.generate([prompt], max_tokens=6, want_logits=True)[0] for prompt in prompts]
         batch = llm.generate(prompts, max_tokens=6, want_logits=True)
         shuffled = llm.generate([prompts[at] for at in order], max_tokens=6, want_logits=True)
     bound = 1e-9 if numerics == "exact" else 0.0
