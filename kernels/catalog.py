@@ -8,8 +8,14 @@ __all__ = ["KERNELS"]
 
 _OPS = (
     ("rms_norm", "rms_norm"),
+    ("rope", "rope"),
+    ("quantise_fp8", "quantise_fp8"),
+    ("dequantise_fp8", "quantise_fp8"),
+    ("quantise_fp4", "quantise_fp4"),
+    ("dequantise_fp4", "quantise_fp4"),
     ("linear_fp8", "linear_fp8"),
     ("linear_fp4_grouped", "linear_fp4_grouped"),
+    ("linear_bf16", "linear_bf16"),
     ("swiglu", "swiglu"),
     ("sparse_attention", "sparse_attention"),
     ("index_scores", "index_scores"),
