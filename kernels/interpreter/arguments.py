@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.interpreter.allocation import input_tensor
+from kernels.interpreter.allocation import input_tensor, watch_races
 from kernels.interpreter.dtypes import DType, dtype_of
 from kernels.interpreter.errors import refuse
 from kernels.interpreter.memory import MemoryRegion
+from kernels.interpreter.program import Launch
 from kernels.interpreter.tensor import NkiTensor
 
 __all__ = ["Arguments"]
@@ -30,6 +31,11 @@ class Arguments:
         self._host: dict[int, tuple[NkiTensor, Any]] = {}
         self._copied_back: list[tuple[NkiTensor, Array, Array]] = []
         self._uses_torch = False
+
+    def watch_races(self, launch: Launch) -> None:
+        """Let the inputs refuse conflicting accesses of two programs."""
+        for tensor, _ in self._host.values():
+            watch_races(launch, tensor.storage, tensor.dtype)
 
     def wrap(self, value: Any, name: str) -> Any:
         """`value` with every array replaced by a tensor; tuples, lists and dicts are entered."""

@@ -30,13 +30,19 @@ class NkiValidationError(AssertionError):
     """
 
     def __init__(
-        self, instruction: str, operand: str, value: object, limit: str, remedy: str = ""
+        self,
+        instruction: str,
+        operand: str,
+        value: object,
+        limit: str,
+        remedy: str = "",
+        location: str = "",
     ) -> None:
         self.instruction = instruction
         self.operand = operand
         self.value = value
         self.limit = limit
-        self.location = kernel_location()
+        self.location = location or kernel_location()
         self.remedy = remedy
         where = f"{self.location}: {instruction}"
         subject = f"{operand} is {value}" if operand else f"{value}"
@@ -45,7 +51,7 @@ class NkiValidationError(AssertionError):
 
 
 def kernel_location() -> str:
-    """"file:line" of the innermost frame outside this package."""
+    """ "file:line" of the innermost frame outside this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIRECTORY):
         frame = frame.f_back

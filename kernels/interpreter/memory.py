@@ -46,6 +46,16 @@ class Clock(Protocol):
     tick: int
 
 
+class AccessLog(Protocol):
+    """Watches a storage that two programs share."""
+
+    def note_read(self, cells: ByteRange) -> None:
+        """`cells` are read."""
+
+    def note_write(self, cells: ByteRange) -> None:
+        """`cells` are written."""
+
+
 class Lifetime:
     """From the first to the last use of an on-chip allocation, in instruction numbers.
 
@@ -139,7 +149,7 @@ class Storage:
         self.lifetime = lifetime
         self.is_input = written
         self.float_tiles: tuple[int, dict[Any, Array]] | None = None
-        self.races: Any = None
+        self.races: AccessLog | None = None
         self._granule = granule
         self._mask: Array | None = None
         self._pending = 0
@@ -164,6 +174,8 @@ class Storage:
     def note_write(self, cells: ByteRange, covers_all: bool) -> None:
         """`cells` now hold values."""
         self.version += 1
+        if self.races is not None:
+            self.races.note_write(cells)
         if self._state == _ALL:
             return
         if covers_all:

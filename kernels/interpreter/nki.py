@@ -101,6 +101,7 @@ def _run(kernel: Kernel, arguments: tuple[Any, ...], options: dict[str, Any]) ->
         1 if count > 1 else 0,
         current_options(),
     )
+    host.watch_races(launch)
     with LAUNCH_LOCK, single_threaded_blas():
         if count == 1:
             results = [_run_program(launch, 0, kernel.function, args, named)]

@@ -182,9 +182,10 @@ def _peak(program: Program, region: MemoryRegion) -> int:
         raise NkiValidationError(
             "nl.ndarray",
             f"live tiles in {region}",
-            f"{peak} bytes a partition when {at.site} allocated {at.partition_bytes}",
+            f"{peak} bytes a partition with this allocation of {at.partition_bytes}",
             f"{region} has {capacity} bytes a partition",
             "use smaller tiles, or finish with a tile before the next is written",
+            at.site,
         )
     return peak
 

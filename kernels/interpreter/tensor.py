@@ -144,6 +144,8 @@ class NkiTensor:
         storage = self.storage
         if storage.lifetime is not None:
             storage.lifetime.touch()
+        elif storage.races is not None:
+            storage.races.note_read(self._byte_range())
         if not storage.is_fully_written and not storage.holds(self._byte_range()):
             self._refuse_unwritten(operand)
         return self.array

@@ -225,6 +225,10 @@ def read_rows(side: RowView, kept: Array) -> Array:
             _row_of(tensor, int(row)).read("src")
         return tensor.array[kept]
     chosen = side.indices[kept]
+    races = tensor.storage.races
+    if races is not None:
+        for index in np.unique(chosen):
+            races.note_read(side.cells(int(index)))
     if not tensor.storage.is_fully_written:
         for index in np.unique(chosen):
             if not tensor.storage.holds(side.cells(int(index))):

@@ -144,6 +144,13 @@ def check_compute_operand(
     face: Face, operand: str, allowed: tuple[MemoryRegion, ...] = _ON_CHIP
 ) -> None:
     """What a compute engine can address: place, partitions, dimensions and dtype."""
+    if face.indirect == "vector":
+        refuse(
+            operand,
+            "a view with vector_offset",
+            "only DMA follows a vector offset",
+            "gather into SBUF with nisa.dma_copy first",
+        )
     check_regions(face, operand, allowed)
     start, count = face.start_partition, face.partitions
     if count > limits.MAX_PARTITIONS:
@@ -172,8 +179,6 @@ def check_compute_operand(
             f"engines of trn2 do not have it ({face.dtype.min_target})",
             "view the bytes as uint8, or re-encode at load",
         )
-    if face.indirect == "vector":
-        refuse(operand, "a view with vector_offset", "only DMA follows a vector offset")
 
 
 def _merged_rank(face: Face) -> int:
