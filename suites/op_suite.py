@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from harness.core.case import Case, Tolerance
 from harness.core.errors import UsageError, VacuousError
@@ -31,10 +30,6 @@ class OpSuite:
     cases: tuple[Case, ...]
     tiers: Mapping[str, str]
     tolerances: Mapping[str, Mapping[str, Tolerance]]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tiers", MappingProxyType(dict(self.tiers)))
-        object.__setattr__(self, "tolerances", MappingProxyType(dict(self.tolerances)))
 
     def cases_of(self, tier: str) -> tuple[Case, ...]:
         """Every case of `tier` and of the tiers it contains.
