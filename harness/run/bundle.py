@@ -24,7 +24,7 @@ from harness.run.inputs import Arguments
 from harness.run.inputs.layouts import laid_out
 from harness.run.verdict import Expected
 
-__all__ = ["Bundle", "read_bundle", "replay_command", "write_bundle"]
+__all__ = ["Bundle", "bundle_directory", "read_bundle", "replay_command", "write_bundle"]
 
 _CASE_FILE = "case.json"
 _TENSOR_FILE = "tensors.safetensors"
@@ -40,20 +40,29 @@ class Bundle:
     backend: str
 
 
+def bundle_directory(root: Path, case: Case) -> Path:
+    """Where a case's bundle lies below `root`."""
+    return root / re.sub(r"[^A-Za-z0-9_.+-]+", "_", case.case_id)
+
+
 def write_bundle(
-    root: Path,
+    directory: Path,
     case: Case,
     arguments: Arguments,
     expected: Expected | None,
     outputs: tuple[object, ...],
     result: ParityResult,
+    *,
+    found_in: str,
 ) -> Path:
-    """Store a case below `root` and return its directory; an earlier bundle is replaced.
+    """Store a case in `directory` and return it; an earlier bundle there is replaced.
+
+    Args:
+        found_in: id of the case of the suite that failed; `case` may be a smaller one.
 
     Raises:
         UsageError: the directory cannot be written.
     """
-    directory = root / re.sub(r"[^A-Za-z0-9_.+-]+", "_", case.case_id)
     tensors = {f"input.{name}": tensor for name, tensor in arguments.tensors()}
     if expected is not None:
         names = [value.name for value in expected.spec.outputs]
@@ -67,6 +76,7 @@ def write_bundle(
                     tensors[f"{side}.{name}"] = value
     body = {
         "case": to_plain(case),
+        "found_in": found_in,
         "backend": result.backend,
         "status": result.status,
         "message": result.message,

@@ -7,22 +7,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.core.case import Case, Tolerance
+from harness.core.errors import UsageError
 from harness.core.op_table import OpTable
 from harness.core.results import ParityResult
 from harness.core.status import OpStatus
-from harness.run.bundle import write_bundle
+from harness.run.bundle import bundle_directory, write_bundle
 from harness.run.candidate import POISONS, Attempt, Candidate, Poison, bits_differ, unwritten
 from harness.run.clock import Clock, SystemClock
 from harness.run.golden import MissingGolden, expected_of, kernel_numerics
 from harness.run.inputs import Arguments, build_inputs
 from harness.run.nulls import NullReport, judge_nulls
+from harness.run.shrink import shrunk
 from harness.run.verdict import Expected, Verdict, judge_outputs
 
-__all__ = ["Judge", "ToleranceTable"]
+__all__ = ["Judge", "ToleranceTable", "Trial"]
 
 ToleranceTable = Mapping[str, Mapping[str, Tolerance]]  # op -> output -> budget
 
 _WITHOUT_BUNDLE = (OpStatus.PASS, OpStatus.SKIPPED, OpStatus.UNSUPPORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A judged case with what it was judged on; `expected` is None where there was no golden."""
+
+    case: Case
+    arguments: Arguments
+    result: ParityResult
+    expected: Expected | None = None
+    outputs: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +68,68 @@ class Judge:
         Raises:
             UsageError: the case itself cannot be built.
         """
+        trial = self.trial(case, arguments)
+        if self.bundle_root is None or trial.result.status in _WITHOUT_BUNDLE:
+            return trial.result
+        return replace(trial.result, bundle=str(self._keep(trial, case)))
+
+    def shrink(self, case: Case, status: OpStatus) -> Case:
+        """Put the smallest shape that fails with `status` in the place of the case's bundle."""
+        kept: list[Trial] = []
+
+        def still_fails(smaller: Case) -> bool:
+            try:
+                trial = self.trial(smaller)
+            except UsageError:  # these lengths do not go together
+                return False
+            if trial.result.status is status:
+                kept.append(trial)
+            return trial.result.status is status
+
+        smallest = shrunk(case, still_fails)
+        if kept and self.bundle_root is not None:
+            self._keep(kept[-1], case)
+        return smallest
+
+    def trial(self, case: Case, arguments: Arguments | None = None) -> Trial:
+        """Judge a case once and keep everything that led to the verdict.
+
+        Raises:
+            UsageError: the case itself cannot be built.
+        """
         numerics = kernel_numerics(case, self.kernels.fp8_max)
         if arguments is None:
             arguments = build_inputs(case, fp8_max=numerics.fp8_max)
         op = self.kernels.ops.get(case.op)
         if op is None:
             message = f"the kernel table has no op {case.op}"
-            return self._unjudged(case, OpStatus.UNSUPPORTED, message)
-        expected = expected_of(
-            case, arguments, self.reference, self.tolerances.get(case.op, {}), numerics
-        )
+            return Trial(case, arguments, self._unjudged(case, OpStatus.UNSUPPORTED, message))
+        tolerances = self.tolerances.get(case.op, {})
+        expected = expected_of(case, arguments, self.reference, tolerances, numerics)
         if isinstance(expected, MissingGolden):
-            return self._unjudged(case, OpStatus.SKIPPED, expected.message, expected.detail)
-        if expected.defect():
-            return self._unjudged(case, OpStatus.VACUOUS, expected.defect())
+            skipped = self._unjudged(case, OpStatus.SKIPPED, expected.message, expected.detail)
+            return Trial(case, arguments, skipped)
+        defect = expected.defect()
+        if defect:
+            vacuous = self._unjudged(case, OpStatus.VACUOUS, defect)
+            return Trial(case, arguments, vacuous, expected)
         candidate = Candidate(op, numerics, self.clock, self.poison, self.counters)
         attempts = _attempts(candidate, arguments, self.repeat)
         nulls = judge_nulls(expected, arguments) if case.probe else NullReport({})
         result = self._judged(case, _verdict_on(attempts, expected), attempts, nulls)
-        if self.bundle_root is None or result.status in _WITHOUT_BUNDLE:
-            return result
-        bundle = write_bundle(
-            self.bundle_root, case, arguments, expected, attempts[0].outputs, result
+        return Trial(case, arguments, result, expected, attempts[0].outputs)
+
+    def _keep(self, trial: Trial, found_in: Case) -> Path:
+        assert self.bundle_root is not None
+        return write_bundle(
+            bundle_directory(self.bundle_root, found_in),
+            trial.case,
+            trial.arguments,
+            trial.expected,
+            trial.outputs,
+            trial.result,
+            found_in=found_in.case_id,
         )
-        return replace(result, bundle=str(bundle))
 
     def _unjudged(
         self, case: Case, status: OpStatus, message: str, detail: str = ""

@@ -17,7 +17,7 @@ from harness.core.ops import op_named
 from harness.core.registry import resolve_target
 from harness.core.results import ParityResult
 from harness.core.status import OpStatus
-from harness.run.bundle import write_bundle
+from harness.run.bundle import bundle_directory, write_bundle
 from harness.run.golden import kernel_numerics
 from harness.run.inputs import build_inputs
 from harness.run.isolate import Crashed, Finished, Limits, Outcome, Raised, TimedOut, WorkerPool
@@ -138,14 +138,37 @@ def run_suite(
     results: dict[int, ParityResult] = {}
     # Not the kernels: which runtime they load is settled when a worker selects its backend.
     preload = ("torch", "harness.run.judge", targets.reference.partition(":")[0])
-    pool: WorkerPool[Case, ParityResult] = WorkerPool(setup, jobs, limits or Limits(), preload)
+    pool: WorkerPool[_Task, ParityResult] = WorkerPool(setup, jobs, limits or Limits(), preload)
     with pool:
-        for index, outcome in pool.run(cases):
+        for index, outcome in pool.run([_Task(case) for case in cases]):
             result = _result_of(cases[index], outcome, targets, backend, bundle_root)
             results[index] = result
             if on_result is not None:
                 on_result(result)
-    return [results[index] for index in range(len(cases))]
+        in_order = [results[index] for index in range(len(cases))]
+        _shrink_failures(pool, cases, in_order)
+    return in_order
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Judge a case, or shrink one that failed with a status."""
+
+    case: Case
+    shrink_from: OpStatus | None = None
+
+
+def _shrink_failures(
+    pool: WorkerPool[_Task, ParityResult], cases: Sequence[Case], results: Sequence[ParityResult]
+) -> None:
+    """Shrink one failing case an op and status, in workers, so that a crash there loses nothing
+    but the smaller shape. Cases that ended their worker are left as they are."""
+    chosen: dict[tuple[str, OpStatus], _Task] = {}
+    for case, result in zip(cases, results, strict=True):
+        if result.bundle and result.status is not OpStatus.TIMEOUT:
+            chosen.setdefault((case.op, result.status), _Task(case, result.status))
+    for _ in pool.run(list(chosen.values())):
+        pass  # the bundle is what remains
 
 
 def _work(
@@ -155,11 +178,17 @@ def _work(
     backend: str,
     repeat: int,
     bundle_root: Path | None,
-) -> Callable[[Case], ParityResult]:
-    """In a worker: the judge of one case."""
+) -> Callable[[_Task], ParityResult]:
+    """In a worker: what does a task."""
     torch.set_num_threads(1)
     judge = targets.judge(tolerances, backend=backend, repeat=repeat, bundle_root=bundle_root)
-    return judge.run
+
+    def work(task: _Task) -> ParityResult:
+        if task.shrink_from is None:
+            return judge.run(task.case)
+        return judge.trial(judge.shrink(task.case, task.shrink_from)).result
+
+    return work
 
 
 def _result_of(
@@ -184,7 +213,8 @@ def _result_of(
         return result
     numerics = kernel_numerics(case, _table(targets.kernels).fp8_max)
     arguments = build_inputs(case, fp8_max=numerics.fp8_max)
-    bundle = write_bundle(bundle_root, case, arguments, None, (), result)
+    directory = bundle_directory(bundle_root, case)
+    bundle = write_bundle(directory, case, arguments, None, (), result, found_in=case.case_id)
     return replace(result, bundle=str(bundle))
 
 

@@ -16,6 +16,7 @@ from harness.cli.main import main
 from harness.cli.parity import PRESETS, select_cases
 from harness.core.errors import UsageError
 from harness.core.record import RunRecord
+from harness.run.bundle import read_bundle
 from harness.run.store import read_ledger
 from kernels.catalog import KERNELS
 
@@ -79,6 +80,8 @@ def test_a_wrong_kernel_ends_with_1_and_its_replay_line_fails_again(
     assert _run("--suite", suite, "--kernels", OFF, "--jobs", 1, "--out", out) == 1
     (record, _) = _records(out)
     assert record.payload["status"] == "OUT_OF_TOLERANCE"
+    stored = read_bundle(Path(record.payload["bundle"]))
+    assert dict(stored.case.axes) == {"T": 1, "d": 1}  # shrunk: every shape is wrong
     printed = capsys.readouterr().out
     line = re.search(r"neuron-harness (parity --replay .*)", printed)
     assert line is not None
