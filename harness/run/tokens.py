@@ -206,19 +206,18 @@ def _judge_pair(pair: TokenPair, suite: TokenSuite, evidence: _Evidence) -> list
 
 
 def _noise(pair: TokenPair, suite: TokenSuite, evidence: _Evidence) -> float:
-    """The largest N over the pair's noise settings, positions of all prompts pooled."""
-    return max(
-        noise_of(
-            [
-                (
-                    evidence.forced[pair.oracle, pair.oracle, prompt.name],
-                    evidence.forced[settings, pair.oracle, prompt.name],
-                )
-                for prompt in suite.prompts
-            ]
-        )
+    """The largest N among the orders of summation that were heard without the candidate.
+
+    These are the noise settings against the oracle, and the oracle's decode steps against its
+    own prompt chunks: one row or many make other sums. Positions of all prompts are pooled.
+    """
+    forced = [evidence.forced[pair.oracle, pair.oracle, one.name] for one in suite.prompts]
+    free = [evidence.continuations[pair.oracle, one.name].logits for one in suite.prompts]
+    others = [
+        [evidence.forced[settings, pair.oracle, one.name] for one in suite.prompts]
         for settings in pair.noise
-    )
+    ]
+    return max(noise_of(list(zip(forced, other, strict=True))) for other in (free, *others))
 
 
 def _transcript(

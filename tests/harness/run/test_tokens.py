@@ -172,6 +172,19 @@ def test_the_noise_never_comes_from_the_candidate():
     assert [match.noise for match in matches.values()] == pytest.approx([0.001, 0.001])
 
 
+def test_the_oracles_decode_against_its_own_chunks_is_noise_too():
+    world = FakeWorld()
+
+    def logits(asked, prefix):
+        clean = clean_logits(asked, prefix)
+        generating = world.calls[-1] == (FAST, "generate")
+        return clean + (0.03 if generating else 0.0) * np.eye(16)[1]
+
+    world.logits = logits
+    matches = judged(near_suite(), world)
+    assert [match.noise for match in matches.values()] == pytest.approx([0.03, 0.03])
+
+
 def test_more_flips_than_allowed_withdraw_every_near_tie_of_the_pair():
     def logits(asked, prefix):
         clean = clean_logits(asked, prefix)
