@@ -19,6 +19,10 @@ _OPS = (
     ("swiglu", "swiglu"),
     ("sparse_attention", "sparse_attention"),
     ("index_scores", "index_scores"),
+    ("router", "router"),
+    ("topk_positions", "topk_positions"),
+    ("candidate_blocks", "candidate_blocks"),
+    ("compress_pool", "compress_pool"),
     ("vocab_argmax", "vocab_argmax"),
 )
 

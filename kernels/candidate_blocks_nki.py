@@ -1,0 +1,140 @@
+"""Candidate blocks of the two-level top-k: entries of the best blocks by their largest score.
+
+Dimensions:
+    T tokens, any number; n entries, n <= 16384; B = block_size; b = ceil(n / B) blocks.
+
+Layouts: scores [T, n] fp32; num_visible fp32 [T, 1]; mask uint8 [T, n] (bool after the host).
+Accumulation: none; maxima and comparisons in fp32.
+Expected error: none. The block of the newest visible entry is always among the chosen, a block
+without a visible entry never; of equal blocks the lower wins.
+
+Tiling (LNC=2: each core takes half of the tokens):
+    for 128 tokens at a time, one a partition:
+        visible scores -> SBUF, -inf elsewhere; VectorE max over each block -> [128, b]
+        the newest block (first position < num_visible <= first position + B) -> +inf
+        num_blocks/8 rounds of max8 + match_replace8 take the best out; kept = what changed
+        kept -> broadcast over B -> uint8 -> HBM
+    With num_blocks >= b every block with a visible entry is kept and no round is needed.
+
+Refuses: numerics other than trn2's, scores that are not fp32, n > 16384. A visible score of +inf
+or NaN is outside the contract.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from harness.core.numerics import Numerics
+from kernels.contract import require, require_dtype, require_ids, require_limit, require_trn2
+from kernels.launch import launch, nisa, nki, nl
+from kernels.score_selection import (
+    MAX_SEARCH,
+    ROUND,
+    positions_row,
+    remove_largest,
+    visible_scores,
+)
+from kernels.tiling import PARTITIONS, ceil_div, core_share
+
+__all__ = ["candidate_blocks", "candidate_blocks_kernel"]
+
+# The forced block: above every score, but not +inf, which marks unused slots of a round.
+_FORCED = 3.4e38
+
+
+def _block_scores(shown_sb: Any, limit_sb: Any, block_size: int, columns: int) -> Any:
+    """fp32 [tokens, columns >= b]: block maxima, the newest block forced, -inf beyond b."""
+    tokens = shown_sb.shape[0]
+    blocks = shown_sb.shape[1] // block_size
+    best_sb = nl.ndarray((tokens, columns), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=best_sb, value=float("-inf"))
+    nisa.tensor_reduce(
+        dst=best_sb[:, 0:blocks],
+        op=nl.maximum,
+        data=shown_sb.reshape((tokens, blocks, block_size)),
+        axis=2,
+    )
+    begin_sb = positions_row(tokens, blocks, block_size)
+    reaches_sb = nl.ndarray((tokens, blocks), dtype=nl.float32, buffer=nl.sbuf)
+    newest_sb = nl.ndarray((tokens, blocks), dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_scalar(
+        dst=reaches_sb,
+        data=begin_sb,
+        op0=nl.add,
+        operand0=float(block_size),
+        op1=nl.greater_equal,
+        operand1=limit_sb,
+    )
+    nisa.scalar_tensor_tensor(
+        dst=newest_sb,
+        data=begin_sb,
+        op0=nl.less,
+        operand0=limit_sb,
+        op1=nl.multiply,
+        operand1=reaches_sb,
+    )
+    nisa.tensor_copy_predicated(dst=best_sb[:, 0:blocks], src=_FORCED, predicate=newest_sb)
+    return best_sb
+
+
+@nki.jit
+def candidate_blocks_kernel(
+    scores_hbm: Any, visible_hbm: Any, block_size: int, num_blocks: int
+) -> Any:
+    """scores [T, n] fp32, visible [T, 1] fp32 -> mask [T, n] uint8."""
+    num_tokens, entries = scores_hbm.shape
+    blocks = ceil_div(entries, block_size)
+    mask_hbm = nl.ndarray((num_tokens, entries), dtype=nl.uint8, buffer=nl.shared_hbm)
+    first_token, my_tokens = core_share(num_tokens)
+    end_token = first_token + my_tokens
+    for token in range(first_token, end_token, PARTITIONS):
+        tokens = min(PARTITIONS, end_token - token)
+        limit_sb = nl.ndarray((tokens, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=limit_sb, src=visible_hbm[token : token + tokens, :])
+        shown_sb = visible_scores(scores_hbm, limit_sb, token, tokens, blocks * block_size)
+        columns = max(blocks, ROUND)
+        best_sb = _block_scores(shown_sb, limit_sb, block_size, columns)
+        kept_sb = nl.ndarray((tokens, columns), dtype=nl.float32, buffer=nl.sbuf)
+        if num_blocks >= blocks:
+            nisa.memset(dst=kept_sb, value=float("-inf"))
+        else:
+            nisa.tensor_copy(dst=kept_sb, src=best_sb)
+            remove_largest(kept_sb, num_blocks)
+        nisa.tensor_tensor(dst=kept_sb, data1=kept_sb, data2=best_sb, op=nl.not_equal)
+        mask_sb = nl.ndarray((tokens, blocks, block_size), dtype=nl.uint8, buffer=nl.sbuf)
+        nisa.tensor_copy(
+            dst=mask_sb, src=kept_sb[:, 0:blocks].expand_dim(2).broadcast(2, block_size)
+        )
+        flat = mask_sb.reshape((tokens, blocks * block_size))
+        nisa.dma_copy(dst=mask_hbm[token : token + tokens, :], src=flat[:, 0:entries])
+    return mask_hbm
+
+
+def candidate_blocks(
+    scores: torch.Tensor,
+    num_visible: torch.Tensor,
+    block_size: int,
+    num_blocks: int,
+    *,
+    numerics: Numerics,
+) -> torch.Tensor:
+    """mask [T, n] bool of scores [T, n] fp32 and num_visible [T].
+
+    Raises:
+        KernelError: UNSUPPORTED numerics, dtype or n > 16384.
+        UsageError: shapes that do not meet, block_size or num_blocks below 1.
+    """
+    op = "candidate_blocks"
+    require_trn2(op, numerics)
+    require_dtype(op, "scores", scores, torch.float32)
+    require(scores.ndim == 2, op, f"scores has shape {tuple(scores.shape)}: it must be [T, n]")
+    require_ids(op, "num_visible", num_visible, (scores.shape[0],))
+    require(min(block_size, num_blocks) >= 1, op, "block_size and num_blocks are at least 1")
+    require_limit(op, "n", scores.shape[1], MAX_SEARCH)
+    if scores.numel() == 0:
+        return scores.new_empty(scores.shape, dtype=torch.bool)
+    visible = num_visible.to(torch.float32).unsqueeze(1)
+    mask = launch(candidate_blocks_kernel, scores, visible, block_size, num_blocks)
+    return mask.to(torch.bool)
