@@ -11,7 +11,7 @@ from harness.core.numerics import Numerics
 from references.operands import require, require_float, require_shape
 from references.precision import accumulate_dtype
 
-__all__ = ["hc_mixes"]
+__all__ = ["hc_mixes", "sinkhorn"]
 
 
 def hc_mixes(
@@ -51,7 +51,7 @@ def hc_mixes(
     z = functional.linear(flat, fn.to(acc)) * torch.rsqrt(mean_square + norm_eps)
     z = z * scale.to(acc).repeat_interleave(_repeats(m)) + base.to(acc)
     gates = torch.sigmoid(z[:, : 2 * m])
-    comb = _sinkhorn(z[:, 2 * m :].reshape(num_rows, m, m), hc_eps, iterations)
+    comb = sinkhorn(z[:, 2 * m :].reshape(num_rows, m, m), hc_eps, iterations)
     return gates[:, :m] + hc_eps, gates[:, m:] * 2.0, comb
 
 
@@ -68,8 +68,8 @@ def _sum_matrices(m: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tenso
     return torch.kron(same, ones), torch.kron(ones, same)
 
 
-def _sinkhorn(logits: torch.Tensor, eps: float, iterations: int) -> torch.Tensor:
-    """comb [T, m, m], rows and columns divided by their sum plus eps in turn.
+def sinkhorn(logits: torch.Tensor, eps: float, iterations: int) -> torch.Tensor:
+    """[T, m, m]: softmax, then columns and rows divided by their sum plus eps in turn.
 
     The sums are one small matrix product a step: with 40 steps in 80 calls a model step, it is
     the number of torch calls that costs time.
