@@ -14,6 +14,15 @@ from tiny_checkpoints.engram_rows import engram_primes, engram_table_rows
 __all__ = ["Geometry"]
 
 _TILE = 32
+_TILED = (
+    "hidden_size",
+    "q_lora_rank",
+    "head_dim",
+    "o_lora_rank",
+    "moe_intermediate_size",
+    "index_head_dim",
+    "engram_head_dim",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,35 +113,40 @@ class Geometry:
 
     def _constraints(self) -> list[tuple[str, bool, str]]:
         """The constraints of model.md §6 and §1.2 as (field, holds, remedy)."""
+        tiled = [(name, getattr(self, name) % _TILE == 0, "a multiple of 32") for name in _TILED]
+        return [*tiled, *self._layer_constraints(), *self._size_constraints()]
+
+    def _layer_constraints(self) -> list[tuple[str, bool, str]]:
         layers, draft = self.num_hidden_layers, self.num_nextn_predict_layers
-        reach = self.candidate_topk_blocks * self.candidate_block_size
-        rows = tuple(
-            engram_table_rows(
-                engram_primes(
-                    len(self.engram_layer_ids),
-                    self.engram_max_ngram_size,
-                    self.engram_n_heads,
-                    self.engram_vocab_size,
-                )
-            )
+        primes = engram_primes(
+            len(self.engram_layer_ids),
+            self.engram_max_ngram_size,
+            self.engram_n_heads,
+            self.engram_vocab_size,
         )
-        tiled = (
-            "hidden_size",
-            "q_lora_rank",
-            "head_dim",
-            "o_lora_rank",
-            "moe_intermediate_size",
-            "index_head_dim",
-            "engram_head_dim",
-        )
+        rows = tuple(engram_table_rows(primes))
         return [
-            *((name, getattr(self, name) % _TILE == 0, "a multiple of 32") for name in tiled),
             (
                 "compress_ratios",
                 len(self.compress_ratios) in (layers, layers + draft)
                 and set(self.compress_ratios) <= {0, 1, 2},
                 f"{layers} or {layers + draft} ratios out of 0, 1, 2",
             ),
+            (
+                "kv_source_layer_ids",
+                set(self.kv_source_layer_ids) <= set(self.index_source_layer_ids),
+                "every kv source is an index source",
+            ),
+            (
+                "engram_num_embeddings",
+                self.engram_num_embeddings == rows,
+                f"the sums of the layers' primes: {list(rows)}",
+            ),
+        ]
+
+    def _size_constraints(self) -> list[tuple[str, bool, str]]:
+        reach = self.candidate_topk_blocks * self.candidate_block_size
+        return [
             (
                 "num_attention_heads",
                 self.num_attention_heads % self.o_groups == 0,
@@ -143,11 +157,6 @@ class Geometry:
                 self.qk_rope_head_dim % 2 == 0
                 and self.qk_rope_head_dim <= min(self.head_dim, self.index_head_dim),
                 "even, at most head_dim and index_head_dim",
-            ),
-            (
-                "kv_source_layer_ids",
-                set(self.kv_source_layer_ids) <= set(self.index_source_layer_ids),
-                "every kv source is an index source",
             ),
             (
                 "index_topk",
@@ -168,11 +177,6 @@ class Geometry:
                 "dspark_noise_token_id",
                 0 <= self.dspark_noise_token_id < self.vocab_size,
                 "an id of the vocabulary",
-            ),
-            (
-                "engram_num_embeddings",
-                self.engram_num_embeddings == rows,
-                f"the sums of the layers' primes: {list(rows)}",
             ),
         ]
 
