@@ -23,7 +23,14 @@ _OPS = (
     ("topk_positions", "topk_positions"),
     ("candidate_blocks", "candidate_blocks"),
     ("compress_pool", "compress_pool"),
+    ("hc_mixes", "hc_mixes"),
+    ("hc_collapse", "hc_collapse"),
+    ("hc_expand", "hc_expand"),
+    ("engram_lookup", "engram_lookup"),
+    ("engram_gate", "engram_gate"),
+    ("output_projection", "output_projection"),
     ("vocab_argmax", "vocab_argmax"),
+    ("vocab_topk", "vocab_topk"),
 )
 
 KERNELS = Registry("kernel", tuple((op, f"kernels.{stem}_nki:{op}") for op, stem in _OPS))

@@ -16,7 +16,7 @@ K is padded to whole partitions (128) and N to whole blocks (fp8) or pairs (fp4)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -27,7 +27,7 @@ from torch.nn import functional
 from harness.core.errors import KernelError, UsageError
 from harness.core.weights import QuantisedWeight
 
-__all__ = ["PreparedFp4", "PreparedFp8", "prepared_fp4", "prepared_fp8"]
+__all__ = ["PreparedFp4", "PreparedFp8", "prepared_fp4", "prepared_fp8", "prepared_fp8_rows"]
 
 Bytes = npt.NDArray[np.uint8]
 _BLOCK = 32
@@ -100,25 +100,49 @@ def prepared_fp4(weight: QuantisedWeight) -> PreparedFp4:
     return weight.prepared("kernels/fp4_paired_kn", _prepare_fp4)
 
 
+def prepared_fp8_rows(table: QuantisedWeight) -> PreparedFp8:
+    """An "fp8_row" table [R, W] on the 240 grid, rows as stored, built on first use.
+
+    A row's 32 channels are one block of the rule above. out_features is R.
+
+    Raises:
+        KernelError: UNSUPPORTED, a scale byte is NaN or cannot be doubled.
+        UsageError: scale of another shape.
+    """
+    return table.prepared("kernels/fp8_240_rows", _prepare_fp8_rows)
+
+
 def _prepare_fp8(weight: QuantisedWeight) -> PreparedFp8:
     rows, columns = weight.codes.shape
     grid = (-(-rows // _BLOCK), -(-columns // _BLOCK))
     _require_scale_shape(weight, grid)
     codes = functional.pad(weight.codes, (0, -columns % _PARTITIONS, 0, -rows % _BLOCK)).numpy()
     scale = functional.pad(weight.scale, (0, codes.shape[1] // _BLOCK - grid[1]), value=127).numpy()
-    blocks = codes.reshape(grid[0], _BLOCK, -1, _BLOCK)
+    return _on_240_grid(codes.reshape(grid[0], _BLOCK, -1, _BLOCK), scale, rows)
+
+
+def _prepare_fp8_rows(table: QuantisedWeight) -> PreparedFp8:
+    rows, columns = table.codes.shape
+    _require_scale_shape(table, (rows, columns // _BLOCK))
+    blocks = table.codes.numpy().reshape(rows, 1, -1, _BLOCK)
+    moved = _on_240_grid(blocks, table.scale.numpy(), rows)
+    return replace(moved, codes=moved.codes.t().contiguous(), scale=moved.scale.t().contiguous())
+
+
+def _on_240_grid(blocks: Bytes, scale: Bytes, out_features: int) -> PreparedFp8:
+    """Transposed codes and scales of blocks [a, rows, b, 32] with scale [a, b]."""
     too_large = _ABOVE_240[blocks].any(axis=(1, 3))
     if (scale == 255).any() or (too_large & (scale == 254)).any():
         raise KernelError("UNSUPPORTED", "fp8 weight: a scale byte is NaN or cannot be doubled")
     halve = too_large[:, None, :, None]
-    num_inexact = int((_HALVES_INEXACTLY[blocks] & halve).sum())
-    moved = np.where(halve, _HALVED[blocks], blocks).reshape(codes.shape)
+    moved = np.where(halve, _HALVED[blocks], blocks)
+    moved = moved.reshape(blocks.shape[0] * blocks.shape[1], -1)
     return PreparedFp8(
         codes=torch.from_numpy(np.ascontiguousarray(moved.T)),
         scale=torch.from_numpy(np.ascontiguousarray((scale + too_large.astype(np.uint8)).T)),
-        out_features=rows,
+        out_features=out_features,
         num_rescaled_blocks=int(too_large.sum()),
-        num_inexact=num_inexact,
+        num_inexact=int((_HALVES_INEXACTLY[blocks] & halve).sum()),
     )
 
 
