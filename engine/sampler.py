@@ -26,9 +26,13 @@ class Greedy:
 
     def from_shards(self, local: torch.Tensor) -> tuple[int, ...]:
         """Ids from this rank's logits [N, V/ranks]; one collective where sharded."""
+        return tuple(self.stage(local).tolist())
+
+    def stage(self, local: torch.Tensor) -> torch.Tensor:
+        """The same as a tensor [N] int64, without reading a value on the host."""
+        ids: torch.Tensor = self._runtime.ops.vocab_argmax(local)
         if self._first is None:
-            return self.from_logits(local)
-        ids = self._runtime.ops.vocab_argmax(local)
+            return ids
         values = local.gather(1, ids.unsqueeze(1))
         # Ids travel as numbers beside the values; both accumulation dtypes hold 2^24 exactly.
         pair = torch.cat([values, (ids.unsqueeze(1) + self._first).to(values.dtype)], dim=1)
@@ -36,4 +40,4 @@ class Greedy:
         for other in others:
             # Strictly greater: of equal values the lower rank's id, which is lower, stays.
             best = torch.where(other[:, :1] > best[:, :1], other, best)
-        return tuple(best[:, 1].long().tolist())
+        return best[:, 1].long()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,6 +48,11 @@ class TensorSource(Protocol):
             dtype: name in the safetensors header.
             shape: of the whole tensor.
         """
+
+    def stack(
+        self, names: Sequence[Sequence[str]], dtype: str, shape: tuple[int, int]
+    ) -> torch.Tensor:
+        """[len(names), rows, columns]: whole tensors of one shape, each inner list joined."""
 
 
 class Checkpoint:
@@ -121,6 +126,18 @@ class Checkpoint:
         tensor = _sliced(handle, name, header, rows, columns)
         return tensor if tensor.dtype == _TORCH_DTYPES[dtype] else tensor.view(torch.uint8)
 
+    def stack(
+        self, names: Sequence[Sequence[str]], dtype: str, shape: tuple[int, int]
+    ) -> torch.Tensor:
+        """See TensorSource."""
+        rows = shape[0]
+        joined = torch.empty(len(names), len(names[0]) * rows, shape[1], dtype=_TORCH_DTYPES[dtype])
+        for index, parts in enumerate(names):
+            for place, name in enumerate(parts):
+                span = slice(place * rows, (place + 1) * rows)
+                joined[index, span] = self.read(name, dtype, shape)
+        return joined
+
     def close(self) -> None:
         """Let go of the files; tensors that were read whole keep their mapping."""
         self._files.clear()
@@ -191,3 +208,10 @@ class MetaCheckpoint:
                 raise InputError("layout", f"slice of axis {axis} of {name}", span, remedy)
             sliced[axis] = span[1] - span[0]
         return torch.empty(sliced, dtype=_TORCH_DTYPES[dtype], device="meta")
+
+    def stack(
+        self, names: Sequence[Sequence[str]], dtype: str, shape: tuple[int, int]
+    ) -> torch.Tensor:
+        """An empty tensor of the joined shape."""
+        joined = (len(names), len(names[0]) * shape[0], shape[1])
+        return torch.empty(joined, dtype=_TORCH_DTYPES[dtype], device="meta")

@@ -227,23 +227,17 @@ class WeightLoader:
     def _experts(
         self, prefix: str, experts: range, names: tuple[str, ...], shape: tuple[int, int]
     ) -> QuantisedWeight | None:
-        """[E, len(names)*N, K/2] codes and their scales, filled expert by expert."""
+        """[E, len(names)*N, K/2] codes and their scales."""
         if not experts:
             return None
-        rows, inner = shape
-        codes: list[torch.Tensor] = []
-        scales: list[torch.Tensor] = []
-        for expert in experts:
-            stems = [f"{prefix}experts.{expert}.{name}" for name in names]
-            packed = (rows, inner // 2)
-            blocks = (rows, inner // _TILE)
-            codes.append(
-                torch.cat([self.source.read(f"{stem}.weight", "I8", packed) for stem in stems])
-            )
-            scales.append(
-                torch.cat([self.source.read(f"{stem}.scale", "F8_E8M0", blocks) for stem in stems])
-            )
-        return QuantisedWeight(torch.stack(codes), torch.stack(scales), "fp4")
+        stems = [[f"{prefix}experts.{expert}.{name}" for name in names] for expert in experts]
+        codes = [[f"{stem}.weight" for stem in group] for group in stems]
+        scales = [[f"{stem}.scale" for stem in group] for group in stems]
+        return QuantisedWeight(
+            self.source.stack(codes, "I8", (shape[0], shape[1] // 2)),
+            self.source.stack(scales, "F8_E8M0", (shape[0], shape[1] // _TILE)),
+            "fp4",
+        )
 
     def _engram(self, prefix: str, role: LayerRole) -> EngramWeights | None:
         engram = self.config.engram

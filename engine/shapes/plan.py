@@ -1,0 +1,168 @@
+"""Lays a configuration out over ranks on the meta device and counts what a step does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.cache.state import CacheGeometry, CacheState
+from engine.cache.step_inputs import build_step_inputs
+from engine.config.limits import EngineLimits
+from engine.config.model import ModelConfig
+from engine.engram.hashing import EngramHash
+from engine.model.base import Runtime
+from engine.model.transformer import Transformer
+from engine.ops import BoundOps
+from engine.parallel.group import Group
+from engine.sampler import Greedy
+from engine.schedule.plan import SequenceChunk, StepPlan
+from engine.shapes.inventory import TensorShape, least_step_bytes, step_bytes, tensor_shapes
+from engine.shapes.meta_ops import TABLE
+from engine.weights.checkpoint import MetaCheckpoint
+from engine.weights.layout import RankLayout
+from engine.weights.load import WeightLoader
+from engine.weights.tensors import ModelWeights
+from harness.core.errors import UsageError
+from harness.core.numerics import Numerics
+
+__all__ = ["LayoutReport", "StepCount", "lay_out"]
+
+_META = torch.device("meta")
+
+
+@dataclass(frozen=True, slots=True)
+class StepCount:
+    """What one step does on a rank.
+
+    Attributes:
+        launches: ops called, by the model's code run on meta tensors.
+        collectives: of all layers, embedding and head.
+        context: tokens of context bucket it ran with.
+    """
+
+    name: str
+    num_rows: int
+    context: int
+    launches: int
+    collectives: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutReport:
+    """A configuration over `num_ranks` ranks; bytes are of weights in their stored formats.
+
+    Attributes:
+        tensors: of rank 0.
+        resident_bytes: by rank, draft stages and engram tables included.
+        engram_table_bytes: of `resident_bytes`, what one copy per host serves for all ranks.
+        step_bytes: of the busiest rank in a decode step.
+        least_step_bytes: if everything that is divided divided without remainder.
+        cache_bytes: of KV pool, rings and tails, per rank.
+    """
+
+    num_ranks: int
+    numerics: str
+    tensors: list[TensorShape]
+    resident_bytes: list[int]
+    engram_table_bytes: int
+    step_bytes: float
+    least_step_bytes: float
+    cache_bytes: int
+    collectives_per_layer: int
+    steps: list[StepCount]
+
+
+class _MetaGroup(Group):
+    def _exchange(self, part: torch.Tensor) -> list[torch.Tensor]:
+        return [part] * self.size
+
+
+def lay_out(
+    config: ModelConfig, limits: EngineLimits, numerics: Numerics, cp: int, ep: int
+) -> LayoutReport:
+    """Lay out every rank, run a decode and a prefill step of rank 0 on the meta device.
+
+    Raises:
+        UsageError: the ranks do not divide the heads, or ep is not the cp group.
+        InputError: a slice that does not fit its tensor.
+    """
+    if ep not in (0, cp):
+        raise UsageError(f"ep={ep} with cp={cp}: the expert group is the cp group; give ep={cp}")
+    layouts = [RankLayout(config, numerics, rank, cp) for rank in range(cp)]
+    shapes, weights = [], None
+    for layout in layouts:
+        loaded = WeightLoader(MetaCheckpoint(), layout).load()
+        weights = weights or loaded
+        shapes.append(tensor_shapes(loaded))
+    assert weights is not None
+    single = RankLayout(config, numerics, 0, 1)
+    whole = tensor_shapes(WeightLoader(MetaCheckpoint(), single).load())
+    counter = _StepCounter(config, limits, numerics, layouts[0], weights)
+    return LayoutReport(
+        num_ranks=cp,
+        numerics=numerics.name,
+        tensors=shapes[0],
+        resident_bytes=[sum(shape.num_bytes for shape in rank) for rank in shapes],
+        engram_table_bytes=sum(
+            shape.num_bytes for shape in shapes[0] if ".engram.table" in shape.name
+        ),
+        step_bytes=max(step_bytes(config, rank, 1) for rank in shapes),
+        least_step_bytes=least_step_bytes(config, whole, 1, cp),
+        cache_bytes=counter.state.num_bytes,
+        collectives_per_layer=layouts[0].collectives_per_layer,
+        steps=[
+            counter.count("decode", 1, limits.max_model_len - 1),
+            counter.count("prefill", limits.token_bucket, 0),
+        ],
+    )
+
+
+class _StepCounter:
+    """Runs the model's own code of one rank on meta tensors."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        limits: EngineLimits,
+        numerics: Numerics,
+        layout: RankLayout,
+        weights: ModelWeights,
+    ) -> None:
+        self._config = config
+        self._limits = limits
+        self._geometry = CacheGeometry.of(config, limits)
+        self._ops = BoundOps(TABLE, numerics)
+        self._group = _MetaGroup(layout.rank, layout.size)
+        runtime = Runtime(config, self._ops, numerics, layout, self._group)
+        self._model = Transformer(runtime, weights, limits.max_model_len)
+        self._sampler = Greedy(runtime, layout.vocab_span(config.vocab_size))
+        self.state = CacheState(config, self._geometry, numerics, _META)
+        engram = config.engram
+        self._engram: EngramHash | None = None
+        if engram is not None:
+            token_map = np.arange(config.vocab_size, dtype=np.int64)
+            self._engram = EngramHash(engram, token_map % engram.compressed_vocab_size)
+
+    def count(self, name: str, num_rows: int, start: int) -> StepCount:
+        """Launches and collectives of one step of a single sequence."""
+        end = start + num_rows
+        pages = tuple(range(1, self._limits.pages_for(end) + 1))
+        chunk = SequenceChunk(0, start, (0,) * num_rows, (), pages, 1)
+        plan = StepPlan(0, (chunk,), num_rows, self._limits.context_bucket(end), False)
+        self._group.start_step(0)
+        before = self._ops.num_launches
+        inputs = build_step_inputs(
+            plan, self._geometry, frozenset(self._config.ratios) - {0}, self._engram, _META
+        )
+        x = self._model.run(self._model.context(inputs, self.state))
+        local = self._model.local_logits(x[inputs.logits_rows])
+        self._sampler.stage(local)
+        return StepCount(
+            name=name,
+            num_rows=num_rows,
+            context=plan.context,
+            launches=self._ops.num_launches - before,
+            collectives=self._group.counts.total(),
+        )

@@ -1,0 +1,116 @@
+"""`neuron-harness generate`: offline generation, with the options of port.md R19."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.session import parse_ints
+from harness.core.engine_face import EngineSettings, Generation
+from harness.core.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["register"]
+
+_DEFAULT_PROMPT = "Hello"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("generate")(generate)
+
+
+def generate(
+    checkpoint: Annotated[
+        Path,
+        typer.Option(
+            "--checkpoint", "--model-name", "--model_name", help="Directory with config.json."
+        ),
+    ],
+    ids: Annotated[str, typer.Option(help="Prompt as token ids, e.g. 1,2,3.")] = "",
+    prompt: Annotated[str, typer.Option(help="Prompt as text.")] = "",
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "--max_tokens")] = 16,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", "--ignore_eos")] = False,
+    numerics: Annotated[str, typer.Option(help="exact, quantised, trn2 or fast.")] = "fast",
+    cp: Annotated[int, typer.Option(help="Ranks the attention heads are sharded over.")] = 1,
+    ep: Annotated[int, typer.Option(help="Ranks of the expert group; 0: the same.")] = 0,
+    max_model_len: Annotated[int, typer.Option("--max-model-len", "--max_model_len")] = 0,
+    num_kv_blocks: Annotated[int, typer.Option("--num-kv-blocks", "--num_kv_blocks")] = 0,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option("--max-num-batched-tokens", "--max_num_batched_tokens")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Generate greedily and print the text, or everything about it as JSON."""
+    from engine import LLM
+
+    settings = EngineSettings(
+        str(checkpoint),
+        cp=cp,
+        ep=ep,
+        numerics=numerics,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=max_num_batched_tokens,
+        num_kv_blocks=num_kv_blocks,
+    )
+    tokenizer = _tokenizer(checkpoint)
+    token_ids = _prompt_ids(ids, prompt, tokenizer, checkpoint)
+    with LLM(settings) as llm:
+        (one,) = llm.generate([token_ids], max_tokens=max_tokens, ignore_eos=ignore_eos)
+    text = tokenizer.decode(list(one.token_ids)) if tokenizer else None
+    facts = _facts(one, text)
+    typer.echo(json.dumps(facts) if as_json else _readable(facts))
+
+
+def _tokenizer(checkpoint: Path) -> Tokenizer | None:
+    file = checkpoint / "tokenizer.json"
+    if not file.is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(file))
+
+
+def _prompt_ids(
+    ids: str, prompt: str, tokenizer: Tokenizer | None, checkpoint: Path
+) -> tuple[int, ...]:
+    if ids and prompt:
+        raise UsageError("--ids and --prompt are two prompts; give one")
+    if ids:
+        return parse_ints(ids, "--ids")
+    if tokenizer is None:
+        remedy = "a text prompt needs it; give --ids instead"
+        raise InputError(checkpoint, "tokenizer.json", "absent", remedy)
+    return tuple(tokenizer.encode(prompt or _DEFAULT_PROMPT).ids)
+
+
+def _facts(one: Generation, text: str | None) -> dict[str, Any]:
+    first, last = one.token_ns[0], one.token_ns[-1]
+    count = len(one.token_ids)
+    return {
+        "token_ids": list(one.token_ids),
+        "text": text,
+        "finish_reason": one.finish_reason,
+        "prompt_tokens": one.prompt_len,
+        "ttft_ms": (first - one.t_send_ns) / 1e6,
+        "tpot_ms": (last - first) / 1e6 / (count - 1) if count > 1 else None,
+        "num_prefill_steps": one.num_prefill_steps,
+        "bucket": one.bucket,
+        "padding_share": one.padding_share,
+        "counters": dict(one.counters),
+    }
+
+
+def _readable(facts: dict[str, Any]) -> str:
+    tpot_ms = facts["tpot_ms"]
+    tpot = "-" if tpot_ms is None else f"{tpot_ms:.1f} ms"
+    ids = ",".join(map(str, facts["token_ids"]))
+    text = facts["text"] if facts["text"] is not None else "(no tokenizer.json)"
+    return (
+        f"{text}\nids  {ids}\nTTFT {facts['ttft_ms']:.1f} ms, TPOT {tpot}, {facts['finish_reason']}"
+    )
