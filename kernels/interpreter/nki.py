@@ -107,9 +107,11 @@ def _run(kernel: Kernel, arguments: tuple[Any, ...], options: dict[str, Any]) ->
             results = [_run_program(launch, 0, kernel.function, args, named)]
         else:
             results = _run_in_turns(launch, kernel.function, args, named)
-    _LAST.summary = summarise(launch, unwritten_outputs(results[0]))
+    summary = _LAST.summary = summarise(launch, unwritten_outputs(results[0]))
     returned = host.unwrap(results[0])
     host.finish()
+    if launch.options.on_launch is not None:
+        launch.options.on_launch(summary)
     return returned
 
 

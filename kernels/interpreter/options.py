@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["LaunchOptions", "current_options", "launch_options", "platform_target"]
+if TYPE_CHECKING:
+    from kernels.interpreter.summary import LaunchSummary
+
+__all__ = [
+    "LaunchOptions",
+    "current_options",
+    "launch_options",
+    "platform_target",
+    "set_launch_defaults",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +32,37 @@ class LaunchOptions:
         integer_poison: the same for integers.
         trace: keep every instruction for the trace of the summary.
         races: refuse conflicting accesses of the two LNC2 programs to shared HBM.
+        on_launch: called with the summary of each finished launch.
     """
 
     poison: float = math.nan
     integer_poison: int = 4
     trace: bool = False
     races: bool = True
+    on_launch: Callable[[LaunchSummary], None] | None = None
 
 
-_DEFAULTS = LaunchOptions()
-_OPTIONS: ContextVar[LaunchOptions] = ContextVar("launch_options", default=_DEFAULTS)
+class _Defaults:
+    options = LaunchOptions()
+
+
+_OPTIONS: ContextVar[LaunchOptions | None] = ContextVar("launch_options", default=None)
 
 
 def current_options() -> LaunchOptions:
     """The options that a launch started now would have."""
-    return _OPTIONS.get()
+    return _OPTIONS.get() or _Defaults.options
+
+
+def set_launch_defaults(**changes: Any) -> None:
+    """Change the options of every later launch of the process, in whatever thread."""
+    _Defaults.options = replace(_Defaults.options, **changes)
 
 
 @contextmanager
 def launch_options(**changes: Any) -> Iterator[LaunchOptions]:
     """Launches inside the block run with these options changed."""
-    options = replace(_OPTIONS.get(), **changes)
+    options = replace(current_options(), **changes)
     token = _OPTIONS.set(options)
     try:
         yield options

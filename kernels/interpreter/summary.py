@@ -18,7 +18,6 @@ __all__ = ["EngineUse", "LaunchSummary", "UnwrittenOutput", "summarise", "unwrit
 # Documented rates of trn2; one element a partition and cycle. Source: nki.md §1.2.
 _CLOCK_HZ = {"tensor": 2.4e9, "vector": 0.96e9, "scalar": 1.2e9, "gpsimd": 1.2e9}
 _DMA_BYTES_PER_SECOND = 362e9
-_DMA_LATENCY_NS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
