@@ -89,6 +89,7 @@ def parity(
     kernels: Annotated[str, typer.Option(help="Target text of the table under test.")] = KERNELS,
     time_limit_s: Annotated[float, typer.Option(help="Of one case.")] = 120.0,
     replay: Annotated[Path | None, typer.Option(help="A failing case's bundle.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML here.")] = None,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
 ) -> None:
     """Compare kernels with their references, case by case."""
@@ -100,6 +101,8 @@ def parity(
     with recording(out, None, backend=backend) as store:
         code = judge_selection(store, screen, selection, options)
         screen.print(f"run: {store.directory}")
+        if junit is not None:
+            _write_junit(store, junit)
     raise typer.Exit(code)
 
 
@@ -198,6 +201,16 @@ def _replay(directory: Path, options: ParityOptions, screen: Console) -> ExitCod
     if result.detail:
         screen.print(result.detail, markup=False)
     return result.status.exit_code
+
+
+def _write_junit(store: RunStore, path: Path) -> None:
+    from reports.junit import to_junit
+    from reports.ledger import read_run
+
+    try:
+        path.write_text(to_junit(read_run(store.directory)), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror}); see --junit") from error
 
 
 def _num_cores() -> int:

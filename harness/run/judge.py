@@ -68,10 +68,13 @@ class Judge:
         Raises:
             UsageError: the case itself cannot be built.
         """
-        trial = self.trial(case, arguments)
+        return self.kept(self.trial(case, arguments), case)
+
+    def kept(self, trial: Trial, found_in: Case) -> ParityResult:
+        """The trial's result, after leaving a bundle where it failed."""
         if self.bundle_root is None or trial.result.status in _WITHOUT_BUNDLE:
             return trial.result
-        return replace(trial.result, bundle=str(self._keep(trial, case)))
+        return replace(trial.result, bundle=str(self._keep(trial, found_in)))
 
     def shrink(self, case: Case, status: OpStatus) -> Case:
         """Put the smallest shape that fails with `status` in the place of the case's bundle."""

@@ -58,7 +58,10 @@ def _records(out: Path) -> list[RunRecord]:
 
 
 def test_kernels_that_are_right_end_with_0_and_leave_records(suite: Path, tmp_path: Path) -> None:
-    assert _run("--suite", suite, "--jobs", 1, "--out", tmp_path / "runs") == 0
+    junit = tmp_path / "junit.xml"
+    out = ("--out", tmp_path / "runs", "--junit", junit)
+    assert _run("--suite", suite, "--jobs", 1, *out) == 0
+    assert 'tests="2" failures="0" errors="0"' in junit.read_text()
     records = _records(tmp_path / "runs")
     assert [record.key for record in records] == [
         "rms_norm/T2-d64/bfloat16/s0",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.case import Tolerance
 from harness.core.errors import MissingEvidenceError, UsageError
 from harness.core.results import ParityResult
 from harness.core.status import OpStatus
@@ -108,3 +109,17 @@ def test_a_case_that_cannot_be_built_is_a_usage_error() -> None:
     targets = ParityTargets("references.op_table:TABLE", "references.op_table:TABLE")
     with pytest.raises(UsageError, match="K=40 must be a multiple of 32"):
         run_suite([case], TOLERANCES, targets)
+
+
+def test_repeats_compare_bytes_across_processes_too() -> None:
+    case = small_case("rms_norm", axes={"T": 50, "d": 512})
+    wide = {"rms_norm": {"y": Tolerance(4, 4, 1e-7, (0,), "1 ulp in one place is no finding")}}
+    drifting = ParityTargets(TARGETS.reference, "tests.harness.run.unruly:DRIFTING_TABLE")
+    (alone,) = run_suite([case], wide, drifting, repeat=1)
+    assert alone.status is OpStatus.PASS
+    (repeated,) = run_suite([case], wide, drifting, repeat=2)
+    assert repeated.status is OpStatus.RUN_ERROR
+    assert repeated.message == "another process gives other bytes on equal inputs"
+    (stable,) = run_suite([case], wide, TARGETS, repeat=3)
+    assert stable.status is OpStatus.PASS
+    assert len(stable.elapsed_ms) == 3

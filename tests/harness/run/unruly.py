@@ -14,7 +14,7 @@ from harness.core.errors import UsageError
 from harness.core.op_table import OpTable
 from references.op_table import TABLE as REFERENCES
 
-__all__ = ["BAD_TABLE", "broken_setup", "dying_setup", "setup"]
+__all__ = ["BAD_TABLE", "DRIFTING_TABLE", "broken_setup", "dying_setup", "setup"]
 
 
 def setup() -> Callable[[str], object]:
@@ -64,4 +64,13 @@ def _rms_norm(x: Any, *rest: Any, numerics: Any) -> Any:
     return REFERENCES.rms_norm(x, *rest, numerics=numerics)
 
 
+def _process_dependent(x: Any, *rest: Any, numerics: Any) -> Any:
+    """The same in every call of a process, another element off by 1 ulp in another process."""
+    y = REFERENCES.rms_norm(x, *rest, numerics=numerics)
+    place = os.getpid() % y.numel()
+    y.view(-1).view(torch.int16)[place] ^= 1
+    return y
+
+
+DRIFTING_TABLE = OpTable({"rms_norm": _process_dependent}, fp8_max=240)
 BAD_TABLE = OpTable({"rms_norm": _rms_norm, "swiglu": REFERENCES.swiglu}, fp8_max=240)
