@@ -14,12 +14,12 @@ from harness.core.errors import ExitCode, UsageError
 from harness.core.results import PointStatus
 from harness.core.status import worst_exit_code
 from reports.axes import point_name, telling_axes
-from reports.document import Cell, Column, Document, Figure, Row, Section, Table, Tone
+from reports.document import ABSENT, Cell, Column, Document, Figure, Row, Section, Table, Tone
 from reports.frame import rows_of
 from reports.interval import Interval
 from reports.ledger import Entry, Ledger, read_run
 from reports.plots.latency import tpot_figure, ttft_figure
-from reports.tables.cells import ABSENT, milliseconds, number_cell, status_cell, text_cell
+from reports.tables.cells import milliseconds, number_cell, status_cell, text_cell
 from reports.tables.surroundings import flat_environment
 from reports.verdict import AREAS, RunVerdict, tone_of, verdict_of
 

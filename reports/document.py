@@ -5,11 +5,12 @@ Both renderings are made from this one value, so they cannot disagree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
 __all__ = [
+    "ABSENT",
     "Cell",
     "Column",
     "Document",
@@ -21,6 +22,9 @@ __all__ = [
     "Tile",
     "Tone",
 ]
+
+# What stands in a cell for which nothing was measured or said.
+ABSENT = "–"
 
 
 class Tone(Enum):
@@ -89,6 +93,19 @@ class Table:
     note: str = ""
     folded: bool = False
     empty: str = "no record"
+
+    def without_empty_columns(self) -> Table:
+        """The same table less the columns in which no row says anything."""
+        kept = [
+            place
+            for place in range(len(self.columns))
+            if any(row.cells[place].text not in ("", ABSENT) for row in self.rows)
+        ]
+        rows = [Row(tuple(row.cells[place] for place in kept), row.anchor) for row in self.rows]
+        if not rows:
+            return self
+        columns = tuple(self.columns[place] for place in kept)
+        return replace(self, columns=columns, rows=tuple(rows))
 
     def __post_init__(self) -> None:
         for row in self.rows:

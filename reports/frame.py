@@ -198,12 +198,17 @@ def _largest(requests: list[Mapping[str, Any]], field: str) -> float | None:
 
 
 def _output_tokens_per_s(requests: list[Mapping[str, Any]]) -> float | None:
-    """Tokens of completed requests over D, first send to last token of any; None if none came."""
+    """Tokens of completed requests over the time in which any request of the point was in flight.
+
+    Under steady load that is D of measurement.md §3, first send to last response; where the
+    points of a setting are interleaved, the time of the other points is not this one's.
+    """
     timed = [request for request in requests if request.get("token_ns")]
-    if not timed:
-        return None
-    first = min(request["t_send_ns"] for request in timed)
-    last = max(request["token_ns"][-1] for request in timed)
+    spans = sorted((request["t_send_ns"], request["token_ns"][-1]) for request in timed)
+    busy_ns, end = 0, 0
+    for start, stop in spans:
+        busy_ns += max(0, stop - max(start, end))
+        end = max(end, stop)
     completed = [latency_of(request) for request in timed if failure_of(request) is None]
     num_tokens = sum(latency.num_tokens for latency in completed)
-    return num_tokens / ((last - first) / 1e9) if last > first else None
+    return num_tokens / (busy_ns / 1e9) if busy_ns > 0 else None

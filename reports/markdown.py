@@ -11,8 +11,8 @@ from reports.document import Cell, Document, Row, Section, Table
 __all__ = ["PLOT_FOLDER", "escape", "table_lines", "to_markdown"]
 
 PLOT_FOLDER = "plots"
-# A Markdown reader opens the files themselves; the copy of them is for the page.
-_ONLY_IN_HTML = ("records",)
+# Long lists whose every line stands in the records: a reader of Markdown has the files beside.
+_ONLY_IN_HTML = ("records", "metrics", "gate-verdicts")
 
 
 def to_markdown(document: Document, *, records_at: str | None = "") -> str:
@@ -46,9 +46,6 @@ def to_markdown(document: Document, *, records_at: str | None = "") -> str:
 
 
 def _section_lines(section: Section, records_at: str | None) -> Iterator[str]:
-    tables = [table for table in section.tables if table.name not in _ONLY_IN_HTML]
-    if not (tables or section.figures):
-        return
     yield from (f"## {escape(section.title)}", "")
     for paragraph in section.paragraphs:
         yield from (escape(paragraph), "")
@@ -56,8 +53,11 @@ def _section_lines(section: Section, records_at: str | None) -> Iterator[str]:
         title = escape(figure.title)
         yield from (f"![{title}]({PLOT_FOLDER}/{figure.name}.svg)", "")
         yield from (f"*{title}.* {escape(figure.caption)}", "")
-    for table in tables:
-        yield from table_lines(table, records_at)
+    for table in section.tables:
+        if table.name in _ONLY_IN_HTML:
+            yield from (f"*{escape(table.title)}: in report.html.*", "")
+        else:
+            yield from table_lines(table, records_at)
 
 
 def table_lines(table: Table, records_at: str | None = None) -> Iterator[str]:

@@ -20,7 +20,7 @@ from reports.plots.margins import margin_figure
 from reports.plots.matrix import matrix_figure
 from reports.plots.parity import budget_figure, case_map_figure
 from reports.plots.scaling import concurrency_figure, pareto_figure, scaling_figure
-from reports.tables.gate import metric_table, verdict_table
+from reports.tables.gate import metric_table, telling_verdict_table, verdict_table
 from reports.tables.parity import case_table, op_table, red_case_table
 from reports.tables.shown import attention_table, shown_where_table
 from reports.tables.surroundings import environment_table, record_table, stage_table
@@ -44,8 +44,9 @@ def render(run_dir: Path, out_dir: Path | None = None) -> tuple[Path, Path]:
         UsageError: no such run, or the directory cannot be written.
         VacuousError: the run recorded nothing.
     """
-    document = document_of(read_run(run_dir).require_records())
-    target = out_dir or run_dir
+    ledger = read_run(run_dir).require_records()
+    target = prepared(out_dir or run_dir)
+    document = document_of(ledger)
     return write_markdown(document, target, run_dir), write_html(document, target)
 
 
@@ -69,6 +70,19 @@ def write_html(document: Document, out_dir: Path) -> Path:
     return write_text(out_dir / "report.html", to_html(document))
 
 
+def prepared(out_dir: Path) -> Path:
+    """Make the directory before anything is computed for it; returns it.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(out_dir, error) from error
+    return out_dir
+
+
 def write_text(path: Path, text: str) -> Path:
     """Write a file whole or not at all; returns its path.
 
@@ -81,10 +95,14 @@ def write_text(path: Path, text: str) -> Path:
         unfinished.write_text(text, encoding="utf-8", newline="\n", errors="backslashreplace")
         unfinished.replace(path)
     except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written ({error.strerror}); choose a writable directory with --out"
-        ) from error
+        raise _unwritable(path, error) from error
     return path
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"{path}: cannot be written ({error.strerror}); choose a writable directory with --out"
+    )
 
 
 def document_of(ledger: Ledger) -> Document:
@@ -114,7 +132,10 @@ def document_of(ledger: Ledger) -> Document:
                     "Deterministic metrics are compared exactly. Timings need enough interleaved "
                     "pairs of runs; with fewer they are inconclusive, neither green nor red.",
                 ),
-                tables=(verdict_table(ledger), metric_table(ledger)),
+                tables=(
+                    *_present(ledger, "gate", telling_verdict_table, verdict_table),
+                    metric_table(ledger),
+                ),
             ),
             Section("stages", "Stages", tables=(stage_table(ledger),)),
             Section("environment", "Environment", tables=(environment_table(ledger),)),
@@ -180,7 +201,7 @@ def _sweep_section(ledger: Ledger) -> Section:
             "machine; they say nothing about Trainium.",
         ),
         figures=_drawn(rows_of(ledger, "sweep"), *latencies, *loads),
-        tables=(point_table(ledger), beside_published_table(ledger)),
+        tables=_present(ledger, "sweep", point_table, beside_published_table),
     )
 
 
@@ -192,4 +213,4 @@ def _drawn(rows: Sequence[dict[str, Any]], *plots: _Plot) -> tuple[Figure, ...]:
 def _present(ledger: Ledger, kind: str, *tables: Callable[[Ledger], Table]) -> tuple[Table, ...]:
     """The tables of a kind; without a record only the first, which says that there is none."""
     shown = tables if ledger.of_kind(kind) else tables[:1]
-    return tuple(table(ledger) for table in shown)
+    return tuple(table(ledger).without_empty_columns() for table in shown)

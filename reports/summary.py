@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.core.errors import ExitCode
 from reports.ledger import Entry, Ledger
 from reports.markdown import escape, table_lines
-from reports.tables.gate import verdict_table
+from reports.tables.gate import telling_verdict_table
 from reports.tables.parity import op_table
 from reports.tables.shown import attention_table, shown_where_table, worst_first
 from reports.tables.surroundings import stage_table
@@ -28,7 +28,12 @@ def to_step_summary(ledger: Ledger) -> str:
     lines = [f"## {verdict.word}: {escape(ledger.run_id)}", "", escape(verdict.sentence), ""]
     lines += [f"> {escape(notice)}" for notice in ledger.notices]
     tables = [attention_table(ledger, limit=None), shown_where_table(ledger)]
-    makers = {"tokens": pair_table, "parity": op_table, "gate": verdict_table, "sweep": point_table}
+    makers = {
+        "tokens": pair_table,
+        "parity": op_table,
+        "gate": telling_verdict_table,
+        "sweep": point_table,
+    }
     tables += [maker(ledger) for kind, maker in makers.items() if ledger.of_kind(kind)]
     if ledger.of_kind("stage"):
         tables.append(stage_table(ledger))

@@ -142,7 +142,10 @@ def _draw_published(
             capsize=3,
             label=stack,
         )
-    _input_ticks(axes, sorted({length for _, points in published for length, _, _ in points}))
+    lengths = sorted({length for _, points in published for length, _, _ in points})
+    _input_ticks(axes, lengths)
+    names = [str(length) if length < 1024 else f"{length / 1024:g}k" for length in lengths]
+    axes.set_xticks(lengths, names)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.legend(fontsize=8)

@@ -17,6 +17,8 @@ _SHOWN = {
 }
 # A margin of zero is an exact tie; a logarithmic axis has no place for it.
 _SMALLEST_MARGIN = 1e-6
+# measurement.md §2: τ = min(2 N + 2 ULP_bf16, 0.1).
+_LARGEST_TAU = 0.1
 
 
 def margin_figure(rows: Sequence[dict[str, Any]]) -> Figure | None:
@@ -29,7 +31,11 @@ def margin_figure(rows: Sequence[dict[str, Any]]) -> Figure | None:
             points[status].append((place, max(float(margin), _SMALLEST_MARGIN), row["anchor"]))
     if not any(points.values()):
         return None
-    noises = [row["noise"] for row in rows if row["noise"]]
+    limits = [
+        min(row["logit_bound"], _LARGEST_TAU)
+        for row in rows
+        if row["noise"] is not None and row["logit_bound"]
+    ]
     with blank("margins") as (canvas, (axes,)):
         for status, (label, colour, marker) in _SHOWN.items():
             found = list(dict.fromkeys(points[status]))
@@ -40,8 +46,8 @@ def margin_figure(rows: Sequence[dict[str, Any]]) -> Figure | None:
                     edgecolor=PAPER, linewidth=0.6,
                 )  # fmt: skip
                 marks.set_urls([f"#{anchor}" for anchor in anchors])
-        if noises:
-            axes.axhline(2 * max(noises), color=INK, linestyle="--", linewidth=1, label="2 N")
+        if limits:
+            axes.axhline(max(limits), color=INK, linestyle="--", linewidth=1, label="τ at most")
         axes.set_yscale("log")
         log_axis(axes.yaxis)
         tune(axes, x_label="generated position", y_label="logit margin")
@@ -52,5 +58,6 @@ def margin_figure(rows: Sequence[dict[str, Any]]) -> Figure | None:
         title="Token margins",
         svg=svg,
         caption="The oracle's logit of its first token over its second, per position of every "
-        "comparison. Below the dashed line, twice the largest noise N, a flip may be a near tie.",
+        "comparison. Only below the dashed line, the largest τ of the near-tie rule, may a flip "
+        "be a near tie.",
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.document import Cell, Link, Tone
+from reports.document import ABSENT, Cell, Link, Tone
 from reports.interval import Interval
 from reports.ledger import Entry
 from reports.verdict import entry_exit_code, tone_of
 
 __all__ = [
-    "ABSENT",
     "interval_cell",
     "link_of",
     "milliseconds",
@@ -21,7 +20,6 @@ __all__ = [
     "text_cell",
 ]
 
-ABSENT = "–"
 _THIN_SPACE = "\u202f"
 
 

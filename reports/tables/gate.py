@@ -4,23 +4,55 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.document import Cell, Column, Row, Table, Tone
+from reports.document import ABSENT, Cell, Column, Row, Table, Tone
 from reports.frame import rows_of
 from reports.ledger import Entry, Ledger
-from reports.tables.cells import ABSENT, link_of, number_cell, scientific, status_cell, text_cell
+from reports.tables.cells import link_of, number_cell, scientific, status_cell, text_cell
 
-__all__ = ["metric_table", "verdict_table"]
+__all__ = ["metric_table", "telling_verdict_table", "verdict_table"]
 
 _MAX_LISTED_VALUES = 4
+_PLAIN = ("PASS", "NEW")
+
+
+def telling_verdict_table(ledger: Ledger) -> Table:
+    """The verdicts worth a look: all that are not plain PASS or NEW, the counting ones first."""
+    pairs = _pairs(ledger)
+    telling = [pair for pair in pairs if pair[1]["status"] not in _PLAIN]
+    plain = [row["status"] for _, row in pairs if row["status"] in _PLAIN]
+    counts = " and ".join(f"{plain.count(name)} {name}" for name in _PLAIN if name in plain)
+    return _table(
+        "gate-telling",
+        "Verdicts worth a look",
+        telling,
+        note=f"Beside them {counts}." if counts else "",
+        empty="none: every verdict is PASS or NEW" if pairs else "no gate was run",
+    )
 
 
 def verdict_table(ledger: Ledger) -> Table:
     """One row a judged metric; advisory ones are marked and do not count."""
-    entries, rows = ledger.of_kind("gate"), rows_of(ledger, "gate")
-    pairs = sorted(zip(entries, rows, strict=True), key=lambda pair: pair[1]["advisory"])
+    pairs = _pairs(ledger)
+    return _table("gate-verdicts", f"All {len(pairs)} verdicts", pairs, folded=True)
+
+
+def _pairs(ledger: Ledger) -> list[tuple[Entry, dict[str, Any]]]:
+    rows = zip(ledger.of_kind("gate"), rows_of(ledger, "gate"), strict=True)
+    return sorted(rows, key=lambda pair: pair[1]["advisory"])
+
+
+def _table(
+    name: str,
+    title: str,
+    pairs: list[tuple[Entry, dict[str, Any]]],
+    *,
+    note: str = "",
+    folded: bool = False,
+    empty: str = "no gate was run",
+) -> Table:
     return Table(
-        name="gate-verdicts",
-        title="Metrics against their baseline",
+        name=name,
+        title=title,
         columns=(
             Column("metric"),
             Column("status"),
@@ -35,7 +67,9 @@ def verdict_table(ledger: Ledger) -> Table:
             Column("what was found"),
         ),
         rows=tuple(_verdict_row(entry, row) for entry, row in pairs),
-        empty="no gate was run",
+        note=note,
+        folded=folded,
+        empty=empty,
     )
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from harness.core.errors import ExitCode
 from harness.core.status import OpStatus
-from reports.document import Cell, Column, Row, Table, Tone
+from reports.document import ABSENT, Cell, Column, Row, Table, Tone
 from reports.frame import rows_of
 from reports.ledger import Entry, Ledger
 from reports.tables.cells import (
-    ABSENT,
     link_of,
     milliseconds,
     number_cell,

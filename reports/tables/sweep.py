@@ -39,7 +39,11 @@ def point_table(ledger: Ledger) -> Table:
             Column("status"),
             Column("TTFT ms", True, "median [interval] of first token − send"),
             Column("TPOT ms", True, "median [interval] of (last − first) / (n − 1)"),
-            Column("tokens/s", True, "output tokens of completed requests over the point's time"),
+            Column(
+                "tokens/s",
+                True,
+                "output tokens over the time in which requests of the point were in flight",
+            ),
             Column("requests", True, "completed; failed ones beside"),
             Column("warm-ups", True, "excluded from every number"),
             Column("compiles", True, "compile events during measurement"),

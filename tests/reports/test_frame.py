@@ -38,7 +38,7 @@ def test_ttft_tpot_and_throughput_follow_their_formulas(tmp_path: Path) -> None:
     assert row["tpot_samples_ms"] == (25.0, 45.0)
     assert row["itl_samples_ms"] == (20.0, 30.0, 30.0, 60.0)
     assert (row["ttft_ms"].median, row["tpot_ms"].median) == (40.0, 35.0)
-    assert row["output_tokens_per_s"] == pytest.approx(6 / 0.22)
+    assert row["output_tokens_per_s"] == pytest.approx(6 / 0.22)  # in flight 100..200 and 200..320
 
 
 def test_a_failed_request_is_counted_and_in_no_statistic(tmp_path: Path) -> None:
@@ -47,7 +47,14 @@ def test_a_failed_request_is_counted_and_in_no_statistic(tmp_path: Path) -> None
     assert (row["num_completed"], row["num_failed"]) == (1, 1)
     assert row["failures"] == ("no finish reason",)
     assert row["ttft_samples_ms"] == (50.0,)
-    assert row["output_tokens_per_s"] == pytest.approx(2 / 0.8)
+    assert row["output_tokens_per_s"] == pytest.approx(2 / (0.07 + 0.7))
+
+
+def test_throughput_counts_the_time_in_flight_once_and_no_pause(tmp_path: Path) -> None:
+    overlapping = (request(0, [50, 100]), request(20, [60, 120]), request(30, [90, 110]))
+    after_a_pause = request(5_000, [5_030, 5_080])
+    row = sweep_row(tmp_path, *overlapping, after_a_pause)
+    assert row["output_tokens_per_s"] == pytest.approx(8 / (0.12 + 0.08))
 
 
 def test_a_failed_point_has_no_latency_though_its_requests_are_kept(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from reports.ledger import Entry, Ledger
-from reports.tables.gate import verdict_table
+from reports.tables.gate import telling_verdict_table, verdict_table
 from reports.tables.surroundings import environment_table, record_table, stage_table
 from tests.reports.sample_run import ENVIRONMENT, record
 
@@ -49,3 +49,20 @@ def test_verdicts_that_count_stand_before_advisory_ones(sample: Ledger) -> None:
     assert [row.cells[2].text for row in rows] == ["yes"] * 5 + ["advisory"] * 4
     regressed = next(row.cells for row in rows if row.cells[1].text == "REGRESSED")
     assert [cell.text for cell in regressed[6:10]] == ["+11.4%", "+8.9%", "0.002", "10"]
+
+
+def test_verdicts_worth_a_look_leave_out_the_plain_ones_and_count_them(sample: Ledger) -> None:
+    table = telling_verdict_table(sample)
+    assert {row.cells[1].text for row in table.rows} == {
+        "REGRESSED", "IMPROVED", "INCONCLUSIVE", "MISSING", "NO_BASELINE", "INCOMPARABLE",
+        "INVALID",
+    }  # fmt: skip
+    assert table.note == "Beside them 1 PASS and 1 NEW."
+
+
+def test_columns_in_which_nothing_is_said_are_left_out(sample: Ledger, green: Ledger) -> None:
+    assert len(verdict_table(sample).without_empty_columns().columns) == 11
+    titles = [column.title for column in verdict_table(green).without_empty_columns().columns]
+    assert titles == [
+        "metric", "status", "counts", "baseline", "candidate", "unit", "what was found",
+    ]  # fmt: skip
