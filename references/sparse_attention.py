@@ -73,7 +73,9 @@ def _attend_present(
     keys = keys.to(accumulate_dtype(numerics))
     scores = torch.bmm(q.to(keys.dtype), keys.transpose(1, 2)).mul_(scale)
     scores.masked_fill_(absent.unsqueeze(1), -torch.inf)
-    return _weighted_sum(scores, keys, sink, numerics)
+    o = _weighted_sum(scores, keys, sink, numerics)
+    # Without a key and without a sink (-inf) the division was 0 / 0.
+    return o.masked_fill_(absent.all(1).view(-1, 1, 1), 0.0)
 
 
 def _attend_all(

@@ -146,6 +146,16 @@ def test_one_key_without_a_sink_returns_the_key(seed: int, numerics: Numerics) -
     assert torch.equal(ours, kv[[4, 0]].unsqueeze(1).expand(2, 3, 16))
 
 
+@pytest.mark.parametrize("sink", [-torch.inf, -100.0, 0.0, 100.0])
+def test_a_row_without_keys_is_zero_whatever_the_sink(sink: float) -> None:
+    q, kv, sinks = normal(1, 2, 3, 16), normal(2, 4, 16), torch.full((3,), sink)
+    indices = torch.tensor([[-1, -1], [-1, 2]])
+    for numerics in (EXACT, QUANTISED, FAST):
+        o = TABLE.sparse_attention(q, kv, indices, sinks, 0.3, numerics=numerics)
+        assert not bool(o[0].any())
+        assert bool(o.isfinite().all())
+
+
 @few
 @given(SEEDS)
 def test_a_larger_sink_shrinks_the_output_and_keeps_its_direction(seed: int) -> None:
