@@ -51,7 +51,7 @@ def margin_figure(rows: Sequence[dict[str, Any]]) -> Figure | None:
         axes.set_yscale("log")
         log_axis(axes.yaxis)
         tune(axes, x_label="generated position", y_label="logit margin")
-        axes.legend(fontsize=8.5, loc="lower right", ncols=4)
+        axes.legend(fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
         svg = to_svg(canvas, "margins")
     return Figure(
         name="margins",
