@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from kernels.interpreter.scratch import scratch
 
-__all__ = ["Array", "as_float32", "fits_without_cast", "store_float32", "store_integer"]
+__all__ = ["Array", "as_float32", "decode_float32", "store_float32", "store_integer"]
 
 Array = npt.NDArray[Any]
 
@@ -28,6 +28,9 @@ _FP8 = tuple(
         ml_dtypes.float8_e8m0fnu,
     )
 )
+_DECODE_PAIRS: dict[np.dtype[Any], Array] = {}
+# Below this the second table's cache misses cost more than the lookups it saves.
+_PAIRED_SIZE = 4096
 _DECODE = {kind: np.arange(256, dtype=np.uint8).view(kind).astype(np.float32) for kind in _FP8}
 
 
@@ -48,16 +51,33 @@ def as_float32(array: Array, slot: str) -> Array:
     if kind == _FLOAT32:
         return array
     out = scratch(slot, array.shape)
-    if kind in _DECODE:
-        np.take(_DECODE[kind], array.view(np.uint8), out=out, mode="clip")
-    else:
-        np.copyto(out, array, casting="unsafe")
+    decode_float32(array, out)
     return out
 
 
-def fits_without_cast(array: Array) -> bool:
-    """Whether an fp32 result can be written straight into `array`."""
-    return array.dtype == _FLOAT32
+def decode_float32(array: Array, out: Array) -> None:
+    """`array` in fp32 into `out`, a C-contiguous fp32 array of its shape."""
+    kind = array.dtype
+    if kind not in _DECODE:
+        np.copyto(out, array, casting="unsafe")
+    elif array.size >= _PAIRED_SIZE and array.shape[-1] % 2 == 0 and array.strides[-1] == 1:
+        _decode_pairs(array, out)
+    else:
+        np.take(_DECODE[kind], array.view(np.uint8), out=out, mode="clip")
+
+
+def _decode_pairs(array: Array, out: Array) -> None:
+    """Two bytes a lookup, in a table of 65536 pairs: half the time of one byte a lookup."""
+    kind = array.dtype
+    table = _DECODE_PAIRS.get(kind)
+    if table is None:
+        both = np.arange(65536, dtype=np.uint32)
+        pairs = np.stack([_DECODE[kind][both & 0xFF], _DECODE[kind][both >> 8]], axis=1)
+        table = _DECODE_PAIRS[kind] = np.ascontiguousarray(pairs).view(np.float64).reshape(-1)
+    codes = array.view(np.uint16)
+    index = scratch("pairs", (*codes.shape, 2)).view(np.int64).reshape(codes.shape)
+    np.copyto(index, codes)
+    np.take(table, index, out=out.view(np.float64), mode="clip")
 
 
 def store_float32(destination: Array, values: Array) -> None:

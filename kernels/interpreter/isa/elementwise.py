@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.interpreter.alu import AluOp, alu_op
+from kernels.interpreter.blocks import in_blocks
 from kernels.interpreter.casts import as_float32, store_float32
 from kernels.interpreter.current import LOCAL
 from kernels.interpreter.errors import refuse
@@ -102,7 +103,7 @@ def _engine_of(alu: AluOp, requested: engine, default: engine, faces: tuple[Face
 
 
 def _float_runner(alu: AluOp, dst: Face, first: Face, second: Face) -> Callable[..., None]:
-    shape, compute = dst.shape, alu.compute
+    tail, compute = dst.shape[1:], alu.compute
     names = {dst.dtype.name, first.dtype.name, second.dtype.name}
     if names == {"float32"} and dst.shape == first.shape == second.shape:
 
@@ -112,13 +113,14 @@ def _float_runner(alu: AluOp, dst: Face, first: Face, second: Face) -> Callable[
         return direct
 
     def through_float32(out: Array, a: Array, b: Array) -> None:
+        shape = (len(out), *tail)
         left = as_float32(a, "a").reshape(shape)
         right = as_float32(b, "b").reshape(shape)
         result = scratch("result", shape)
         compute(left, right, out=result)
         store_float32(out, result)
 
-    return through_float32
+    return in_blocks(through_float32, dst)
 
 
 def _bits_runner(alu: AluOp, shape: tuple[int, ...]) -> Callable[..., None]:
@@ -166,12 +168,12 @@ def _plan_reciprocal(dst: Face, data: Face) -> Plan:
     check_free_size(("dst", dst), ("data", data))
 
     def run(out: Array, source: Array) -> None:
-        values = as_float32(source, "a").reshape(dst.shape)
-        result = scratch("result", dst.shape)
+        values = as_float32(source, "a").reshape(out.shape)
+        result = scratch("result", out.shape)
         np.reciprocal(values, out=result)
         store_float32(out, result)
 
-    return Plan("reciprocal", "vector", run, dst, (data,))
+    return Plan("reciprocal", "vector", in_blocks(run, dst), dst, (data,))
 
 
 _TENSOR_TENSOR_PLANS = Plans(_plan_tensor_tensor)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernels.interpreter.blocks import in_blocks
 from kernels.interpreter.casts import as_float32, store_float32
 from kernels.interpreter.current import LOCAL
 from kernels.interpreter.errors import refuse
@@ -32,20 +33,19 @@ _COMPUTE = (engine.vector, engine.scalar, engine.gpsimd)
 
 def copy_runner(dst: Face, src: Face) -> Callable[[Array, Array], None]:
     """Copies bits where the dtypes are equal, else converts through fp32."""
-    shape = dst.shape
     same_shape = dst.shape == src.shape
     if dst.dtype == src.dtype:
 
         def bits(out: Array, source: Array) -> None:
-            np.copyto(out, source if same_shape else source.reshape(shape))
+            np.copyto(out, source if same_shape else source.reshape(out.shape))
 
         return bits
 
     def convert(out: Array, source: Array) -> None:
         values = as_float32(source, "a")
-        store_float32(out, values if same_shape else values.reshape(shape))
+        store_float32(out, values if same_shape else values.reshape(out.shape))
 
-    return convert
+    return in_blocks(convert, dst) if dst.on_chip and src.on_chip else convert
 
 
 @instruction

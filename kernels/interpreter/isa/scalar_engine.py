@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.interpreter.activation_functions import activation_function, input_range
+from kernels.interpreter.blocks import in_blocks
 from kernels.interpreter.casts import as_float32, store_float32
 from kernels.interpreter.current import LOCAL
 from kernels.interpreter.errors import refuse
@@ -145,14 +146,14 @@ def _plan_activation(
         )
     if reduces and reduce_op is None:
         refuse("reduce_op", None, f"nl.add with {command}")
-    shape, rank = dst.shape, len(dst.shape)
+    rank = len(dst.shape)
     limits = input_range(function_name)
-    columns = (data.partitions, *([1] * (rank - 1)))
+    columns = (-1, *([1] * (rank - 1)))
     direct = dst.dtype.name == "float32"
 
     def run(out: Array, source: Array, bias_values: Any, scale_values: Any) -> Array | None:
-        values = as_float32(source, "a").reshape(shape)
-        result = out if direct and bias is None else scratch("result", shape)
+        values = as_float32(source, "a").reshape(out.shape)
+        result = out if direct and bias is None else scratch("result", out.shape)
         values = _affine(values, bias_values, scale_values, columns, result)
         if limits is not None:
             _check_range(values, limits, function_name)
@@ -161,10 +162,10 @@ def _plan_activation(
             store_float32(out, result)
         if not reduces:
             return None
-        return np.add.reduce(result.reshape(shape[0], -1), axis=1, keepdims=True)
+        return np.add.reduce(result.reshape(len(out), -1), axis=1, keepdims=True)
 
     sources = tuple(face for face in (data, bias, scale) if isinstance(face, Face))
-    return Plan(instruction_name, "scalar", run, dst, sources)
+    return Plan(instruction_name, "scalar", in_blocks(run, dst), dst, sources)
 
 
 def _affine(values: Array, bias: Any, scale: Any, columns: tuple[int, ...], result: Array) -> Array:

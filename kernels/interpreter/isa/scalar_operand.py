@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.interpreter.alu import AluOp, alu_op
+from kernels.interpreter.blocks import in_blocks
 from kernels.interpreter.casts import as_float32, store_float32
 from kernels.interpreter.current import LOCAL
 from kernels.interpreter.errors import refuse
@@ -182,7 +183,7 @@ def _scalar_float_runner(
     reverse0: bool,
     reverse1: bool,
 ) -> Callable[..., None]:
-    shape, rank = dst.shape, len(dst.shape)
+    rank = len(dst.shape)
     stage0 = stage_of(first, reverse0)
     stage1 = stage_of(second, reverse1) if second is not None else None
     same_shape = dst.shape == data.shape
@@ -191,15 +192,15 @@ def _scalar_float_runner(
     def run(out: Array, source: Array, value0: Any, value1: Any) -> None:
         values = as_float32(source, "a")
         if not same_shape:
-            values = values.reshape(shape)
-        result = out if in_place else scratch("result", shape)
+            values = values.reshape(out.shape)
+        result = out if in_place else scratch("result", out.shape)
         stage0(values, column(value0, rank), out=result)
         if stage1 is not None:
             stage1(result, column(value1, rank), out=result)
         if not in_place:
             store_float32(out, result)
 
-    return run
+    return in_blocks(run, dst)
 
 
 def _scalar_bits_runner(
@@ -293,13 +294,13 @@ def _plan_scalar_tensor_tensor(
         if "vector" not in alu.engines:
             refuse("op0", f"nl.{alu.name}", "an operation of the Vector engine")
     stage0, stage1 = stage_of(first, reverse0), stage_of(second, reverse1)
-    shape, rank = dst.shape, len(dst.shape)
+    rank = len(dst.shape)
     direct = dst.dtype.name == "float32"
 
     def run(out: Array, source: Array, value0: Any, tile: Array) -> None:
-        partial = scratch("result", shape)
-        values = as_float32(source, "a").reshape(shape)
-        other = as_float32(tile, "b").reshape(shape)
+        partial = scratch("result", out.shape)
+        values = as_float32(source, "a").reshape(out.shape)
+        other = as_float32(tile, "b").reshape(out.shape)
         stage0(values, column(value0, rank), out=partial)
         if direct:
             stage1(partial, other, out=out)
@@ -308,7 +309,7 @@ def _plan_scalar_tensor_tensor(
             store_float32(out, partial)
 
     sources = (data, operand1) + ((operand0,) if isinstance(operand0, Face) else ())
-    return Plan("scalar_tensor_tensor", "vector", run, dst, sources)
+    return Plan("scalar_tensor_tensor", "vector", in_blocks(run, dst), dst, sources)
 
 
 _TENSOR_SCALAR_PLANS = Plans(_plan_tensor_scalar)

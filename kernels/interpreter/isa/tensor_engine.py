@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.interpreter import limits
-from kernels.interpreter.casts import as_float32, store_float32
+from kernels.interpreter.casts import as_float32, decode_float32, store_float32
 from kernels.interpreter.current import LOCAL
 from kernels.interpreter.errors import refuse
 from kernels.interpreter.faces import Face
@@ -84,7 +84,8 @@ def _operand(tensor: NkiTensor, operand: str, onezero: bool) -> Array:
     source = tensor.read(operand)
     if onezero and not np.isin(source.astype(np.float32), (0.0, 1.0)).all():
         refuse(operand, "values other than 0 and 1", f"is_{operand}_onezero=True promises them")
-    if source.dtype == np.float32 or tensor.runtime_offset is not None:
+    # bfloat16 widens faster than a kept copy is found.
+    if source.dtype.name in ("float32", "bfloat16") or tensor.runtime_offset is not None:
         return as_float32(source, operand)
     storage = tensor.storage
     tiles = storage.float_tiles
@@ -93,7 +94,8 @@ def _operand(tensor: NkiTensor, operand: str, onezero: bool) -> Array:
     key = (tensor.offset, tensor.face)
     decoded: Array | None = tiles[1].get(key)
     if decoded is None:
-        decoded = tiles[1][key] = as_float32(source, operand).copy()
+        decoded = tiles[1][key] = np.empty(source.shape, np.float32)
+        decode_float32(source, decoded)
     return decoded
 
 
