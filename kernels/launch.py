@@ -20,10 +20,12 @@ import importlib.util
 import math
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -157,17 +159,18 @@ def reset_counters() -> None:
     _counters = LaunchCounters()
 
 
-def missing_backends() -> dict[str, str]:
+@cache
+def missing_backends() -> Mapping[str, str]:
     """Backend -> why it cannot run in this process; only those that cannot."""
     if _family == "bundled":
         reason = find_nki().reason or f"{BACKEND_VARIABLE}=interpret was set at start-up"
-        return {"simulate": reason, "device": reason}
+        return MappingProxyType({"simulate": reason, "device": reason})
     missing = {
         "interpret": f"AWS's nki is loaded: set {BACKEND_VARIABLE}=interpret before starting Python"
     }
     if not _has_device():
         missing["device"] = "there is no torch device named neuron (torch-neuronx and a NeuronCore)"
-    return missing
+    return MappingProxyType(missing)
 
 
 def _has_device() -> bool:
