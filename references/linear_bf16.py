@@ -8,7 +8,7 @@ from torch.nn import functional
 from harness.core.numerics import Numerics
 from references.linear_fp8 import finished
 from references.operands import require_float, require_shape
-from references.precision import accumulate_dtype
+from references.precision import accumulate_dtype, product_dtype
 
 __all__ = ["linear_bf16"]
 
@@ -27,6 +27,8 @@ def linear_bf16(
     require_float("linear_bf16", "x", x, ndim=2)
     require_float("linear_bf16", "weight", weight, ndim=2)
     require_shape("linear_bf16", "weight", weight, (weight.shape[0], x.shape[1]))
-    acc = accumulate_dtype(numerics)
-    sums = functional.linear(x.to(acc), weight.to(acc))
+    dtype = product_dtype(numerics, output)
+    if not x.dtype == weight.dtype == dtype:  # a float32 operand keeps its bits
+        dtype = accumulate_dtype(numerics)
+    sums = functional.linear(x.to(dtype), weight.to(dtype))
     return finished("linear_bf16", sums, output, numerics)

@@ -17,7 +17,7 @@ from references.operands import (
     require_multiple,
     require_weight,
 )
-from references.precision import accumulate_dtype, rounded
+from references.precision import product_dtype, rounded
 from references.quantise_fp8 import rounded_to_fp8
 from references.weight_forms import dequantised
 
@@ -51,9 +51,9 @@ def linear_fp4_grouped(
         op,
         f"group sizes {sizes} must be >= 0 and add up to the {x.shape[0]} rows",
     )
-    acc = accumulate_dtype(numerics)
-    values = rounded_to_fp8(x, numerics.fp8_max, acc) if numerics.quantise else x.to(acc)
-    experts = dequantised(weight, acc, numerics.fp8_max)
+    dtype = product_dtype(numerics)
+    values = rounded_to_fp8(x, numerics.fp8_max, dtype) if numerics.quantise else x.to(dtype)
+    experts = dequantised(weight, dtype, numerics.fp8_max)
     sums = values.new_empty(x.shape[0], weight.out_features)
     first = 0
     for expert, size in enumerate(sizes):

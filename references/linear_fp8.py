@@ -12,7 +12,7 @@ from torch.nn import functional
 from harness.core.numerics import Numerics
 from harness.core.weights import QuantisedWeight
 from references.operands import refuse, require_float, require_multiple, require_weight
-from references.precision import accumulate_dtype, rounded
+from references.precision import product_dtype, rounded
 from references.quantise_fp8 import rounded_to_fp8
 from references.weight_forms import dequantised
 
@@ -46,7 +46,7 @@ def linear_fp8(
     require_float("linear_fp8", "x", x, ndim=2)
     require_weight("linear_fp8", weight, "fp8_block", x.shape[-1])
     require_multiple("linear_fp8", "K", x.shape[-1], 32)
-    acc = accumulate_dtype(numerics)
-    values = rounded_to_fp8(x, numerics.fp8_max, acc) if numerics.quantise else x.to(acc)
-    sums = functional.linear(values, dequantised(weight, acc, numerics.fp8_max))
+    dtype = product_dtype(numerics, output)
+    values = rounded_to_fp8(x, numerics.fp8_max, dtype) if numerics.quantise else x.to(dtype)
+    sums = functional.linear(values, dequantised(weight, dtype, numerics.fp8_max))
     return finished("linear_fp8", sums, output, numerics)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from harness.core.numerics import Numerics
 
-__all__ = ["accumulate_dtype", "activation_dtype", "rounded"]
+__all__ = ["accumulate_dtype", "activation_dtype", "product_dtype", "rounded"]
 
 _DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 _BELOW_FLOAT32 = (1 << 29) - 1  # the bits of a float64 mantissa that a float32 does not hold
@@ -20,6 +22,24 @@ def activation_dtype(numerics: Numerics) -> torch.dtype:
 def accumulate_dtype(numerics: Numerics) -> torch.dtype:
     """What sums, softmax and statistics are made in."""
     return _DTYPES[numerics.accumulate]
+
+
+def product_dtype(numerics: Numerics, output: str = "activation") -> torch.dtype:
+    """What the operands of a matrix product are held in.
+
+    Quantised values have few bits and are exact in bfloat16 too. Where sums are float32, the
+    result is rounded to bfloat16 anyway and the CPU multiplies bfloat16 pairs (float32 sums, one
+    rounding), bfloat16 operands give the same numbers for half the memory traffic.
+    """
+    coarse = numerics.activation == "bfloat16" and numerics.accumulate == "float32"
+    if coarse and output == "activation" and _multiplies_bfloat16():
+        return torch.bfloat16
+    return _DTYPES[numerics.accumulate]
+
+
+@lru_cache(maxsize=1)
+def _multiplies_bfloat16() -> bool:
+    return torch.cpu._is_avx512_bf16_supported()
 
 
 def rounded(x: torch.Tensor, numerics: Numerics) -> torch.Tensor:

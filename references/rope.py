@@ -34,6 +34,8 @@ def rope(
     cos, sin = cos.to(acc).reshape(angle_shape), sin.to(acc).reshape(angle_shape)
     pairs = x[..., -rope_dim:].to(acc)
     even, odd = pairs[..., 0::2], pairs[..., 1::2]
-    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    turned = torch.stack(
+        (torch.addcmul(even * cos, odd, sin, value=-1), torch.addcmul(even * sin, odd, cos)), dim=-1
+    )
     straight = x[..., : x.shape[-1] - rope_dim]
     return torch.cat((rounded(straight, numerics), rounded(turned.flatten(-2), numerics)), dim=-1)
