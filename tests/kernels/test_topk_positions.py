@@ -1,0 +1,131 @@
+"""Top-k over positions on the bundled interpreter: exact against sorting in Python."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.core.errors import KernelError, UsageError
+from harness.core.numerics import FAST
+from kernels.launch import counters, lnc_selected, reset_counters
+from kernels.topk_positions_nki import topk_positions
+from tests.kernels.formulas import NUMERICS, layouts_of
+
+
+def golden(
+    scores: torch.Tensor, visible: torch.Tensor, top_k: int, candidates: torch.Tensor | None
+) -> list[list[int]]:
+    out = []
+    for t, row in enumerate(scores.tolist()):
+        allowed = [
+            j
+            for j in range(int(visible[t]))
+            if row[j] > -float("inf") and (candidates is None or bool(candidates[t, j]))
+        ]
+        best = sorted(sorted(allowed, key=lambda j: (-row[j], j))[:top_k])
+        width = min(top_k, len(row))
+        out.append(best + [-1] * (width - len(best)))
+    return out
+
+
+def problem(
+    tokens: int, entries: int, *, ties: bool = False, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(tokens, entries, generator=generator)
+    if ties:
+        scores = scores.mul(2).round()
+    visible = torch.randint(0, entries + 1, (tokens,), generator=generator)
+    visible[:1] = entries
+    return scores, visible, torch.rand(tokens, entries, generator=generator) < 0.5
+
+
+def assert_exact(
+    scores: torch.Tensor, visible: torch.Tensor, top_k: int, candidates: torch.Tensor | None
+) -> None:
+    found = topk_positions(scores, visible, top_k, candidates, numerics=NUMERICS)
+    assert found.dtype == torch.int64
+    assert found.tolist() == golden(scores, visible, top_k, candidates)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 127, 128, 129])
+@pytest.mark.parametrize("ties", [False, True])
+def test_exact_at_tile_borders(tokens: int, ties: bool) -> None:
+    scores, visible, candidates = problem(tokens, 40, ties=ties)
+    assert_exact(scores, visible, 8, None)
+    assert_exact(scores, visible, 8, candidates)
+
+
+@pytest.mark.parametrize("entries", [1, 7, 8, 9, 63, 300])
+@pytest.mark.parametrize("top_k", [1, 7, 8, 9, 20, 512])
+def test_any_number_of_entries_and_of_rounds(entries: int, top_k: int) -> None:
+    scores, visible, candidates = problem(5, entries, ties=True, seed=entries)
+    assert_exact(scores, visible, top_k, None)
+    assert_exact(scores, visible, top_k, candidates)
+
+
+def test_a_row_that_sees_nothing_is_all_minus_one() -> None:
+    scores, visible, _ = problem(3, 20)
+    visible[1] = 0
+    assert_exact(scores, visible, 8, None)
+    found = topk_positions(scores, visible, 8, torch.zeros(3, 20).bool(), numerics=NUMERICS)
+    assert (found == -1).all()
+
+
+def test_hidden_scores_may_be_anything() -> None:
+    scores, visible, candidates = problem(4, 30)
+    visible[:] = 10
+    want = topk_positions(scores, visible, 8, candidates, numerics=NUMERICS)
+    scores[:, 10:] = torch.nan
+    scores[:, :10][~candidates[:, :10]] = torch.nan
+    assert torch.equal(topk_positions(scores, visible, 8, candidates, numerics=NUMERICS), want)
+
+
+def test_visible_minus_infinity_is_never_chosen_and_zeros_of_both_signs_tie() -> None:
+    scores = torch.tensor([[-torch.inf, -0.0, 0.0, -1.0, -torch.inf, 0.0, -2.0, -3.0, -4.0]])
+    assert_exact(scores, torch.tensor([9]), 2, None)
+    assert_exact(scores, torch.tensor([9]), 8, None)
+
+
+def test_all_scores_equal_take_the_first_positions() -> None:
+    found = topk_positions(torch.zeros(2, 50), torch.tensor([50, 5]), 12, None, numerics=NUMERICS)
+    assert found.tolist() == [list(range(12)), [0, 1, 2, 3, 4, *[-1] * 7]]
+
+
+@pytest.mark.parametrize("layout", ["strided", "offset", "transposed"])
+def test_layouts_give_the_same_ids_and_are_not_modified(layout: str) -> None:
+    scores, visible, candidates = problem(5, 40)
+    view, mask = layouts_of(scores)[layout], layouts_of(candidates)[layout]
+    assert topk_positions(view, visible, 8, mask, numerics=NUMERICS).tolist() == golden(
+        scores, visible, 8, candidates
+    )
+    assert torch.equal(view, scores)
+    assert torch.equal(mask, candidates)
+
+
+def test_two_cores_give_the_ids_of_one() -> None:
+    scores, visible, candidates = problem(5, 40)
+    with lnc_selected(2):
+        assert_exact(scores, visible, 8, candidates)
+
+
+@pytest.mark.parametrize(("tokens", "entries"), [(0, 8), (3, 0)])
+def test_nothing_to_choose_needs_no_launch(tokens: int, entries: int) -> None:
+    reset_counters()
+    visible = torch.zeros(tokens, dtype=torch.int64)
+    found = topk_positions(torch.zeros(tokens, entries), visible, 4, None, numerics=NUMERICS)
+    assert found.shape == (tokens, min(4, entries))
+    assert counters().num_launches == 0
+
+
+def test_what_is_refused() -> None:
+    scores, visible, candidates = problem(2, 20)
+    with pytest.raises(UsageError, match="top_k is 0"):
+        topk_positions(scores, visible, 0, None, numerics=NUMERICS)
+    with pytest.raises(UsageError, match="pass a bool mask"):
+        topk_positions(scores, visible, 4, candidates.float(), numerics=NUMERICS)
+    with pytest.raises(KernelError, match="n is 16385") as found:
+        topk_positions(torch.zeros(1, 16385), torch.tensor([4]), 4, None, numerics=NUMERICS)
+    assert found.value.status == "UNSUPPORTED"
+    with pytest.raises(KernelError, match="fp8_max 240"):
+        topk_positions(scores, visible, 4, None, numerics=FAST)
