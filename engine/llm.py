@@ -122,6 +122,34 @@ class LLM:
         self._facts = self._collect_facts([request], request.blocks_excluded[-1:])
         return np.concatenate(request.logits)
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """What waits and runs, and who holds which pages."""
+        return self._scheduler
+
+    def submit(self, request: Request) -> None:
+        """Queue a request that `step` will serve beside all others (continuous batching).
+
+        Raises:
+            UsageError: the prompt is empty, holds an unknown id, or could never fit.
+        """
+        self._check_prompt(request.tokens[: request.prompt_len])
+        self._scheduler.add(request)
+        request.t_send_ns = time.perf_counter_ns()
+
+    def step(self) -> None:
+        """One step for everything that is queued; `scheduler.has_work` must hold.
+
+        Raises:
+            UsageError: the engine is closed.
+            RankError: a rank died or hung; the engine cannot go on.
+        """
+        if self._closed:
+            raise UsageError("this engine is closed: open another")
+        plan = self._scheduler.next_plan()
+        output = self._executor.execute(plan)
+        self._scheduler.apply(plan, output, time.perf_counter_ns())
+
     def facts(self) -> Mapping[str, float]:
         """Facts of the last `generate` or `score`.
 
@@ -183,9 +211,7 @@ class LLM:
                 self._scheduler.add(request)
                 request.t_send_ns = time.perf_counter_ns()
             while self._scheduler.has_work:
-                plan = self._scheduler.next_plan()
-                output = self._executor.execute(plan)
-                self._scheduler.apply(plan, output, time.perf_counter_ns())
+                self.step()
         except BaseException:
             for request in requests:
                 self._scheduler.abort(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +18,9 @@ class Request:
     Attributes:
         tokens: prompt and generated ids.
         num_computed: tokens whose rows have been through the model.
-        scores_prompt: logits of every row are wanted and nothing is generated.
+        scores_prompt: logits of every row are wanted; with max_tokens=0 nothing is generated.
+        on_logits: takes each step's logits rows [N, V]; `logits` then stays empty.
+        choose: picks a token from a logits row [V] in place of the greedy one; needs want_logits.
         first_padded_rows, first_num_rows: width of its first step, with and without padding.
     """
 
@@ -28,6 +31,8 @@ class Request:
     ignore_eos: bool
     want_logits: bool
     scores_prompt: bool = False
+    on_logits: Callable[[npt.NDArray[np.floating]], object] | None = None
+    choose: Callable[[npt.NDArray[np.floating]], int] | None = None
     slot: int = -1
     pages: tuple[int, ...] = ()
     num_computed: int = 0

@@ -40,6 +40,16 @@ class Scheduler:
         return bool(self._waiting or self._running)
 
     @property
+    def num_waiting(self) -> int:
+        """Requests that have not started."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a slot."""
+        return len(self._running)
+
+    @property
     def pool(self) -> PagePool:
         """Pages and slots."""
         return self._pool
@@ -143,13 +153,16 @@ class Scheduler:
     def _take_rows(self, request: Request, output: StepOutput, rows: slice, now_ns: int) -> None:
         if request.want_logits:
             assert output.logits is not None
-            request.logits.append(output.logits[rows])
+            (request.on_logits or request.logits.append)(output.logits[rows])
         request.blocks_excluded.extend(output.blocks_excluded[rows])
-        if request.scores_prompt:
-            if request.num_computed == request.prompt_len:
-                self._finish(request, "length")
+        if request.scores_prompt and request.num_computed < request.prompt_len:
             return
-        token = output.token_ids[rows][-1]
+        if request.max_tokens == 0:
+            self._finish(request, "length")
+            return
+        if request.scores_prompt and request.num_generated == 0:
+            rows = slice(rows.stop - 1, rows.stop)
+        (token,) = _chosen(request, output, rows)
         request.tokens.append(token)
         request.token_ns.append(now_ns)
         if token == self._eos_token_id and not request.ignore_eos:
@@ -161,3 +174,10 @@ class Scheduler:
         request.finish_reason = reason
         self._running.remove(request)
         self._pool.give_back(request.slot, request.pages)
+
+
+def _chosen(request: Request, output: StepOutput, rows: slice) -> tuple[int, ...]:
+    """Tokens of the rows: the ranks' greedy ids, or what the request itself picks."""
+    if request.choose is None or output.logits is None:
+        return output.token_ids[rows]
+    return tuple(request.choose(row) for row in output.logits[rows])
