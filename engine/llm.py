@@ -149,6 +149,8 @@ class LLM:
         plan = self._scheduler.next_plan()
         output = self._executor.execute(plan)
         self._scheduler.apply(plan, output, time.perf_counter_ns())
+        if self._settings.speculative:
+            self._draft()
 
     def facts(self) -> Mapping[str, float]:
         """Facts of the last `generate` or `score`.
@@ -217,6 +219,12 @@ class LLM:
                 self._scheduler.abort(request)
             raise
 
+    def _draft(self) -> None:
+        plan = self._scheduler.next_drafts()
+        if plan is not None:
+            output = self._executor.propose(plan)
+            self._scheduler.take_drafts(output, self._settings.confidence_threshold)
+
     def _collect_facts(
         self, requests: Sequence[Request], excluded: Sequence[float]
     ) -> dict[str, float]:
@@ -253,5 +261,5 @@ def _generation(request: Request) -> Generation:
         num_prefill_steps=request.num_prefill_steps,
         bucket=request.first_padded_rows,
         padding_share=padding / request.first_padded_rows,
-        counters=request.counters,
+        counters={**request.counters, **request.acceptance.counters()},
     )

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine.cache.draft_inputs import build_draft_inputs
 from engine.cache.state import CacheGeometry, CacheState
 from engine.cache.step_inputs import StepInputs, build_step_inputs
 from engine.config.limits import EngineLimits
@@ -16,12 +17,13 @@ from engine.engram.hashing import EngramHash
 from engine.engram.token_map import load_token_map
 from engine.model.base import Runtime
 from engine.model.context import StepContext
+from engine.model.draft import Draft, Proposal
 from engine.model.transformer import Transformer
 from engine.ops import BoundOps
 from engine.parallel.group import Group
 from engine.precision import parameter_dtype
 from engine.sampler import Greedy
-from engine.schedule.plan import StepPlan
+from engine.schedule.plan import DraftPlan, StepPlan
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.layout import RankLayout
 from engine.weights.load import WeightLoader
@@ -30,7 +32,7 @@ from harness.core.errors import RankError
 from harness.core.numerics import Numerics, numerics_named
 from harness.core.op_table import resolve_op_table
 
-__all__ = ["StepOutput", "Worker", "resolve_numerics"]
+__all__ = ["DraftOutput", "StepOutput", "Worker", "resolve_numerics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,20 @@ class StepOutput:
     token_ids: tuple[int, ...]
     logits: npt.NDArray[np.floating] | None = None
     blocks_excluded: tuple[float, ...] = ()
+    counters: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOutput:
+    """What one rank says about a proposal.
+
+    Attributes:
+        token_ids: [sequence][block] greedy drafts, equal on all ranks.
+        confidence: [sequence][block] raw acceptance logits.
+    """
+
+    token_ids: tuple[tuple[int, ...], ...]
+    confidence: tuple[tuple[float, ...], ...]
     counters: dict[str, float] = field(default_factory=dict)
 
 
@@ -68,6 +84,9 @@ def resolve_numerics(settings: EngineSettings) -> Numerics:
 
 class Worker:
     """Loads one rank and runs steps. The caller decides what runs; a worker never schedules.
+
+    Attributes:
+        last_proposal: tensors of the last `propose`, for inspection.
 
     Raises:
         InputError: the checkpoint does not fit its configuration.
@@ -99,10 +118,21 @@ class Worker:
             Checkpoint(settings.checkpoint), self.layout, parameter_dtype(numerics)
         )
         runtime = Runtime(config, self.ops, numerics, self.layout, group)
-        self.weights = loader.load(with_draft=False)
-        self.model = Transformer(runtime, self.weights, limits.max_model_len)
-        self.state = CacheState(config, self._geometry, numerics, self.device)
+        self.weights = loader.load(with_draft=bool(settings.speculative))
+        # A draft block may reach past the longest sequence.
+        self.model = Transformer(runtime, self.weights, limits.max_model_len + limits.backtrack)
+        self.last_proposal: Proposal | None = None
         self._sampler = Greedy(runtime, self.layout.vocab_span(config.vocab_size))
+        self.draft: Draft | None = None
+        if self.weights.draft is not None:
+            self.draft = Draft(runtime, self.weights.draft, self.model, self._sampler)
+        self.state = CacheState(
+            config,
+            self._geometry,
+            numerics,
+            self.device,
+            num_draft_stages=len(self.weights.draft.blocks) if self.weights.draft else 0,
+        )
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """Run one step: caches are written, ids of the wanted rows returned.
@@ -118,15 +148,44 @@ class Worker:
             )
             step = self.model.context(inputs, self.state)
             x = self.model.run(step)
+            if self.draft is not None:
+                self.draft.absorb(step.taps, inputs, self.state)
             ids, logits = self._sample(x, inputs, want_logits=plan.want_logits)
             excluded = self._blocks_excluded(step)
-        self._check_collectives(has_logits=bool(inputs.logits_rows.numel()))
-        counters = {
+        has_logits = bool(inputs.logits_rows.numel())
+        self._check_collectives(self.config.num_layers, 1 + has_logits)
+        return StepOutput(ids, logits, excluded, self._counters(launches_before))
+
+    def propose(self, plan: DraftPlan) -> DraftOutput:
+        """Draft a block for each sequence after its last committed position.
+
+        Raises:
+            RankError: another number of collectives than the layout implies.
+        """
+        config = self.config.draft
+        assert config is not None
+        assert self.draft is not None
+        self.group.start_step(plan.step)
+        launches_before = self.ops.num_launches
+        with torch.inference_mode():
+            inputs = build_draft_inputs(
+                plan, self._geometry, config.block_size, config.noise_token_id, self.device
+            )
+            proposal = self.draft.propose(inputs, self.state)
+            self.last_proposal = proposal
+        self._check_collectives(config.num_stages, 1 + config.block_size)
+        return DraftOutput(
+            tuple(tuple(row) for row in proposal.token_ids.tolist()),
+            tuple(tuple(row) for row in proposal.confidence.tolist()),
+            self._counters(launches_before),
+        )
+
+    def _counters(self, launches_before: int) -> dict[str, float]:
+        return {
             "collectives": float(self.group.counts.total()),
             "launches": float(self.ops.num_launches - launches_before),
             "collectives_per_layer": float(self.layout.collectives_per_layer),
         }
-        return StepOutput(ids, logits, excluded, counters)
 
     def _sample(
         self, x: torch.Tensor, inputs: StepInputs, *, want_logits: bool
@@ -155,11 +214,11 @@ class Worker:
         share = 1 - kept.double() / reachable.clamp(min=1)
         return tuple(share.tolist())
 
-    def _check_collectives(self, *, has_logits: bool) -> None:
-        per_layer = self.layout.collectives_per_layer
-        expected = per_layer * self.config.num_layers
+    def _check_collectives(self, num_layers: int, num_vocabulary: int) -> None:
+        """Layers make their fixed number; the vocabulary's are due where it is sharded."""
+        expected = self.layout.collectives_per_layer * num_layers
         if self.layout.vocab_span(self.config.vocab_size) is not None:
-            expected += 1 + has_logits
+            expected += num_vocabulary
         if self.group.counts.total() != expected:
             detail = ", ".join(f"{label}×{n}" for label, n in self.group.counts.items())
             raise RankError(

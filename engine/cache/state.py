@@ -51,7 +51,8 @@ class CacheState:
     """Rings [L*Q*ring, D], tails [Q*tail, 2D] by owner, entry pools by owner.
 
     An owner's pool has num_pages * page_size / ratio rows: D wide for compressed KV, x wide for
-    index keys. Page 0 belongs to nobody; writes of padding go there.
+    index keys. Page 0 belongs to nobody; writes of padding go there. Rings of draft stages follow
+    those of the layers.
     """
 
     def __init__(
@@ -60,13 +61,15 @@ class CacheState:
         geometry: CacheGeometry,
         numerics: Numerics,
         device: torch.device,
+        *,
+        num_draft_stages: int = 0,
     ) -> None:
         self.geometry = geometry
         act, acc = activation_dtype(numerics), accumulate_dtype(numerics)
         ring_rows = geometry.num_slots * geometry.ring
         self.rings = [
             torch.zeros(ring_rows, config.head_dim, dtype=act, device=device)
-            for _ in range(config.num_layers)
+            for _ in range(config.num_layers + num_draft_stages)
         ]
         self.tails: dict[int, torch.Tensor] = {}
         self.compressed: dict[int, torch.Tensor] = {}

@@ -83,7 +83,17 @@ def resolve_limits(settings: EngineSettings, config: ModelConfig) -> EngineLimit
         page_size=page_size,
         num_pages=(settings.num_kv_blocks or pages_per_seq * _DEFAULT_NUM_SEQS) + 1,
         max_num_seqs=_DEFAULT_NUM_SEQS,
+        backtrack=_backtrack(settings, config),
     )
+
+
+def _backtrack(settings: EngineSettings, config: ModelConfig) -> int:
+    if not settings.speculative:
+        return 0
+    if config.draft is None:
+        raise UsageError("speculative='dspark': this checkpoint has no draft stages (mtp.*)")
+    # A verified block writes one row for its first token and one for each draft.
+    return config.draft.block_size + 1
 
 
 def _context_buckets(settings: EngineSettings, defaults: tuple[int, ...]) -> tuple[int, ...]:

@@ -37,13 +37,14 @@ class Block:
     `run` takes and returns the `pre` [T, m] that the next sublayer collapses with.
     """
 
-    def __init__(self, runtime: Runtime, role: LayerRole, weights: BlockWeights) -> None:
+    def __init__(
+        self, runtime: Runtime, role: LayerRole, experts: ExpertShape, weights: BlockWeights
+    ) -> None:
         self._runtime = runtime
         self._role = role
         self._weights = weights
         self._attention = Attention(runtime, role, weights.attention)
-        shape = ExpertShape(runtime.config.num_experts, runtime.config.experts_per_token)
-        self._moe = Moe(runtime, role.layer_id, shape, weights.moe)
+        self._moe = Moe(runtime, role.layer_id, experts, weights.moe)
         self._engram = Engram(runtime, role, weights.engram) if weights.engram else None
 
     def run(

@@ -11,6 +11,7 @@ from engine.cache.step_inputs import StepInputs
 from engine.model.base import Runtime
 from engine.model.block import Block
 from engine.model.context import Selection, StepContext
+from engine.model.moe import ExpertShape
 from engine.model.rope_tables import RopeTables
 from engine.weights.tensors import ModelWeights
 
@@ -31,12 +32,13 @@ class Transformer:
         self._runtime = runtime
         self._weights = weights
         config = runtime.config
+        experts = ExpertShape(config.num_experts, config.experts_per_token)
         self._blocks = [
-            Block(runtime, role, block)
+            Block(runtime, role, experts, block)
             for role, block in zip(config.roles, weights.blocks, strict=True)
         ]
         self._vocab_span = runtime.layout.vocab_span(config.vocab_size)
-        self._rope = RopeTables(
+        self.rope = RopeTables(
             config.rope,
             config.rope_dim,
             max_positions,
@@ -45,16 +47,11 @@ class Transformer:
         )
         self.stream_hook: StreamHook | None = None
 
-    @property
-    def num_step_collectives(self) -> int:
-        """Collectives of a step beyond its layers': embedding, and logits where asked for."""
-        return 0 if self._vocab_span is None else 1
-
     def context(self, inputs: StepInputs, state: CacheState) -> StepContext:
         """What the layers of a step share."""
-        rotations = {name: self._rope.at(name, inputs.positions) for name in ("main", "compress")}
+        rotations = {name: self.rope.at(name, inputs.positions) for name in ("main", "compress")}
         entry_rotations = {
-            ratio: self._rope.at("compress", ratio_inputs.entry_positions)
+            ratio: self.rope.at("compress", ratio_inputs.entry_positions)
             for ratio, ratio_inputs in inputs.by_ratio.items()
         }
         step = StepContext(inputs, state, rotations, entry_rotations, Selection({}), [])
@@ -65,11 +62,7 @@ class Transformer:
 
     def run(self, step: StepContext) -> torch.Tensor:
         """Collapsed output x [T, d] before the final norm."""
-        config = self._runtime.config
-        h = self._embed(step.inputs.token_ids)
-        streams = h.unsqueeze(1).expand(-1, config.hc_mult, -1).contiguous()
-        pre = streams.new_zeros(h.shape[0], config.hc_mult, dtype=self._runtime.accumulate)
-        pre[:, 0] = 1
+        streams, pre = self.first_streams(step.inputs.token_ids)
         for layer_id, block in enumerate(self._blocks):
             streams, pre = block.run(streams, pre, step)
             if self.stream_hook is not None:
@@ -77,10 +70,23 @@ class Transformer:
         x: torch.Tensor = self._runtime.ops.hc_collapse(streams, pre)
         return x
 
-    def local_logits(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, V of this rank] of rows x [N, d], in the accumulation dtype."""
+    def first_streams(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Streams [T, m, d], all equal to the embedding, and the first pre [T, m]."""
+        m = self._runtime.config.hc_mult
+        h = self._embed(token_ids)
+        streams = h.unsqueeze(1).expand(-1, m, -1).contiguous()
+        pre = streams.new_zeros(h.shape[0], m, dtype=self._runtime.accumulate)
+        pre[:, 0] = 1
+        return streams, pre
+
+    def local_logits(self, x: torch.Tensor, norm: torch.Tensor | None = None) -> torch.Tensor:
+        """[N, V of this rank] of rows x [N, d], in the accumulation dtype.
+
+        Args:
+            norm: weight of another final norm (the draft's), None for the model's own.
+        """
         ops, eps = self._runtime.ops, self._runtime.config.norm_eps
-        normed = ops.rms_norm(x, self._weights.norm, eps)
+        normed = ops.rms_norm(x, self._weights.norm if norm is None else norm, eps)
         logits: torch.Tensor = ops.linear_bf16(normed, self._weights.head, "accumulate")
         return logits
 

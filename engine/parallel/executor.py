@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
 from engine.parallel.group import SoloGroup
 from engine.parallel.lockstep import Lockstep
-from engine.schedule.plan import StepPlan
-from engine.worker import StepOutput, Worker
+from engine.schedule.plan import DraftPlan, StepPlan
+from engine.worker import DraftOutput, StepOutput, Worker
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import RankError
 
@@ -27,6 +27,9 @@ class Executor(Protocol):
             RankError: a rank died, hung, or sampled other ids than rank 0.
         """
 
+    def propose(self, plan: DraftPlan) -> DraftOutput:
+        """Rank 0's drafts; raises as `execute` does."""
+
     def close(self) -> None:
         """End every rank; idempotent."""
 
@@ -34,7 +37,10 @@ class Executor(Protocol):
 ExecutorFactory = Callable[[EngineSettings, ModelConfig, EngineLimits], Executor]
 
 
-def agreed_output(outputs: list[StepOutput]) -> StepOutput:
+Output = TypeVar("Output", StepOutput, DraftOutput)
+
+
+def agreed_output(outputs: list[Output]) -> Output:
     """Rank 0's output, once every rank has sampled the same ids.
 
     Raises:
@@ -57,6 +63,10 @@ class SoloExecutor:
         """See Executor."""
         return self.worker.execute(plan)
 
+    def propose(self, plan: DraftPlan) -> DraftOutput:
+        """See Executor."""
+        return self.worker.propose(plan)
+
     def close(self) -> None:
         """Nothing outlives the object."""
 
@@ -72,6 +82,10 @@ class LockstepExecutor:
         """See Executor."""
         outputs = self._lockstep.run(lambda rank: self.workers[rank].execute(plan))
         return agreed_output(outputs)
+
+    def propose(self, plan: DraftPlan) -> DraftOutput:
+        """See Executor."""
+        return agreed_output(self._lockstep.run(lambda rank: self.workers[rank].propose(plan)))
 
     def close(self) -> None:
         """Nothing outlives the object."""

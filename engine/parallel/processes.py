@@ -22,8 +22,8 @@ from engine.parallel.executor import agreed_output
 from engine.parallel.failure import Failure, blame, hung_rank, ring_report
 from engine.parallel.rank_process import RankSpec, rank_main
 from engine.parallel.ring import RING_BYTES
-from engine.schedule.plan import StepPlan
-from engine.worker import StepOutput
+from engine.schedule.plan import DraftPlan, StepPlan
+from engine.worker import DraftOutput, StepOutput
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import InputError, RankError, UsageError
 
@@ -84,14 +84,24 @@ class ProcessExecutor:
         Raises:
             UsageError: the ranks have ended, after an earlier failure or `close`.
         """
+        outputs: list[StepOutput] = self._call("execute", plan)
+        return agreed_output(outputs)
+
+    def propose(self, plan: DraftPlan) -> DraftOutput:
+        """See Executor."""
+        outputs: list[DraftOutput] = self._call("propose", plan)
+        return agreed_output(outputs)
+
+    def _call(self, method: str, plan: StepPlan | DraftPlan) -> list[Any]:
+        """The answer of every rank's worker."""
         if self._ended:
             raise UsageError("this engine cannot go on, its ranks have ended: open another")
         for rank, connection in enumerate(self._connections):
             try:
-                connection.send(("step", plan))
+                connection.send((method, plan))
             except OSError:
                 self._fail([self._death(rank)], self._connections)
-        return agreed_output(self._collect(self._limit_s))
+        return self._collect(self._limit_s)
 
     def close(self) -> None:
         """Ask the ranks to stop, then make them; idempotent."""

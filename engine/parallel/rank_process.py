@@ -112,10 +112,11 @@ def _serve(spec: RankSpec, connection: Connection, ring: CollectiveRing) -> None
     worker = Worker(spec.settings, spec.config, spec.limits, group)
     connection.send(("ready", None))
     while True:
-        command, plan = connection.recv()
-        if command == "stop":
+        method, plan = connection.recv()
+        if method == "stop":
             break
-        connection.send(("done", worker.execute(plan)))
+        answer = worker.propose(plan) if method == "propose" else worker.execute(plan)
+        connection.send(("done", answer))
     dist.destroy_process_group()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["SequenceChunk", "StepPlan"]
+__all__ = ["DraftPlan", "DraftSequence", "SequenceChunk", "StepPlan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,26 @@ class StepPlan:
     def num_rows(self) -> int:
         """Real rows."""
         return sum(len(chunk.token_ids) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSequence:
+    """Where one sequence's draft block starts.
+
+    Attributes:
+        slot: as in SequenceChunk.
+        position: last committed position.
+        token: sampled for `position + 1`, not yet computed.
+    """
+
+    slot: int
+    position: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPlan:
+    """One proposal for each sequence, all of the configured block size."""
+
+    step: int
+    sequences: tuple[DraftSequence, ...]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from engine.schedule.speculation import Acceptance
+
 __all__ = ["Request"]
 
 
@@ -21,6 +23,7 @@ class Request:
         scores_prompt: logits of every row are wanted; with max_tokens=0 nothing is generated.
         on_logits: takes each step's logits rows [N, V]; `logits` then stays empty.
         choose: picks a token from a logits row [V] in place of the greedy one; needs want_logits.
+        drafts: proposed tokens after the last of `tokens`, to be verified in the next step.
         first_padded_rows, first_num_rows: width of its first step, with and without padding.
     """
 
@@ -45,6 +48,8 @@ class Request:
     logits: list[npt.NDArray[np.floating]] = field(default_factory=list)
     blocks_excluded: list[float] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
+    drafts: tuple[int, ...] = ()
+    acceptance: Acceptance = field(default_factory=Acceptance)
 
     @property
     def num_generated(self) -> int:

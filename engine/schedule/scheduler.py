@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 from engine.config.limits import EngineLimits
-from engine.schedule.plan import SequenceChunk, StepPlan
+from engine.schedule.plan import DraftPlan, DraftSequence, SequenceChunk, StepPlan
 from engine.schedule.pool import PagePool
 from engine.schedule.request import Request
-from engine.worker import StepOutput
+from engine.schedule.speculation import confident_length, num_accepted
+from engine.worker import DraftOutput, StepOutput
 from harness.core.errors import UsageError
 
 __all__ = ["Scheduler"]
@@ -32,6 +33,7 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._chunk_owners: list[Request] = []
+        self._draft_owners: list[Request] = []
         self._step = 0
 
     @property
@@ -94,6 +96,7 @@ class Scheduler:
                 length = min(length, budget)
                 budget -= length
                 has_prompt_rows = has_prompt_rows or length > 0
+            # A decoding request always has its last token pending; its drafts come after it.
             if length > 0:
                 chunks.append(self._chunk(request, length))
                 self._chunk_owners.append(request)
@@ -119,13 +122,48 @@ class Scheduler:
         first = 0
         for request, chunk in zip(self._chunk_owners, plan.chunks, strict=True):
             last = first + chunk.num_logits
-            was_decoding = request.is_decoding
-            request.num_computed = chunk.end
-            if was_decoding or not request.counters:
+            if request.is_decoding or not request.counters:
                 request.counters = dict(output.counters)
+            target_ids = output.token_ids[first:last]
+            accepted = num_accepted(request.drafts, target_ids)
+            if request.drafts:
+                request.acceptance.note(len(request.drafts), accepted)
+                # Rows of rejected drafts are forgotten: what they wrote will be overwritten.
+                last = first + accepted + 1
+            request.num_computed = chunk.end - len(request.drafts) + accepted
+            request.drafts = ()
             if chunk.num_logits:
                 self._take_rows(request, output, slice(first, last), now_ns)
-            first = last
+            first += chunk.num_logits
+
+    def next_drafts(self) -> DraftPlan | None:
+        """Where draft blocks start, for every decoding request that more than one token is due.
+
+        None where there is no such request.
+        """
+        self._draft_owners = [
+            request
+            for request in self._running
+            if request.is_decoding
+            and request.choose is None
+            and request.max_tokens - request.num_generated > 1
+        ]
+        if not self._draft_owners:
+            return None
+        sequences = tuple(
+            DraftSequence(request.slot, request.num_computed - 1, request.tokens[-1])
+            for request in self._draft_owners
+        )
+        return DraftPlan(self._step, sequences)
+
+    def take_drafts(self, output: DraftOutput, threshold: float) -> None:
+        """Keep what each request will verify: confident, and no longer than it may become."""
+        for request, drafts, confidence in zip(
+            self._draft_owners, output.token_ids, output.confidence, strict=True
+        ):
+            # The step gives one token beyond the accepted drafts.
+            room = request.max_tokens - request.num_generated - 1
+            request.drafts = drafts[: min(room, confident_length(confidence, threshold))]
 
     def _admit(self) -> None:
         while self._waiting:
@@ -140,11 +178,11 @@ class Scheduler:
         start = request.num_computed
         end = start + length
         last_only = 1 if end == len(request.tokens) else 0
-        num_logits = length if request.scores_prompt else last_only
+        num_logits = length if request.scores_prompt else last_only + len(request.drafts)
         return SequenceChunk(
             slot=request.slot,
             start=start,
-            token_ids=tuple(request.tokens[start:end]),
+            token_ids=(*request.tokens[start:end], *request.drafts),
             history=tuple(request.tokens[max(0, start - self._num_lookback) : start]),
             pages=request.pages,
             num_logits=num_logits,
@@ -162,13 +200,20 @@ class Scheduler:
             return
         if request.scores_prompt and request.num_generated == 0:
             rows = slice(rows.stop - 1, rows.stop)
-        (token,) = _chosen(request, output, rows)
-        request.tokens.append(token)
-        request.token_ns.append(now_ns)
-        if token == self._eos_token_id and not request.ignore_eos:
-            self._finish(request, "stop")
-        elif request.num_generated >= request.max_tokens:
+        for count, token in enumerate(_chosen(request, output, rows), start=1):
+            request.tokens.append(token)
+            request.token_ns.append(now_ns)
+            if token == self._eos_token_id and not request.ignore_eos:
+                self._cut_logits(request, rows.stop - rows.start - count)
+                self._finish(request, "stop")
+                return
+        if request.num_generated >= request.max_tokens:
             self._finish(request, "length")
+
+    def _cut_logits(self, request: Request, num_rows: int) -> None:
+        """Drop the rows of accepted drafts that lie behind the end token."""
+        if request.logits and num_rows:
+            request.logits[-1] = request.logits[-1][:-num_rows]
 
     def _finish(self, request: Request, reason: str) -> None:
         request.finish_reason = reason

@@ -44,6 +44,8 @@ def generate(
     max_num_batched_tokens: Annotated[
         int, typer.Option("--max-num-batched-tokens", "--max_num_batched_tokens")
     ] = 0,
+    speculative: Annotated[str, typer.Option(help="'dspark' drafts and verifies.")] = "",
+    confidence_threshold: Annotated[float, typer.Option(help="Cuts drafts; 0: none.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Generate greedily and print the text, or everything about it as JSON."""
@@ -57,6 +59,8 @@ def generate(
         max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,
         num_kv_blocks=num_kv_blocks,
+        speculative=speculative,
+        confidence_threshold=confidence_threshold,
     )
     tokenizer = _tokenizer(checkpoint)
     token_ids = _prompt_ids(ids, prompt, tokenizer, checkpoint)
@@ -99,6 +103,7 @@ def _facts(one: Generation, text: str | None) -> dict[str, Any]:
         "prompt_tokens": one.prompt_len,
         "ttft_ms": (first - one.t_send_ns) / 1e6,
         "tpot_ms": (last - first) / 1e6 / (count - 1) if count > 1 else None,
+        "acceptance": one.counters.get("mean_acceptance_length"),
         "num_prefill_steps": one.num_prefill_steps,
         "bucket": one.bucket,
         "padding_share": one.padding_share,

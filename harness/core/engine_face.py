@@ -35,6 +35,9 @@ class EngineSettings:
         token_bucket, context_buckets, page_size, num_kv_blocks: 0 or () take the defaults.
         num_threads: torch threads per rank; 0 leaves torch's choice.
         time_limit_s: a rank that gives no answer for so long ends the run.
+        speculative: "" decodes token by token, "dspark" drafts blocks and verifies them.
+        confidence_threshold: drafts are cut before the first whose acceptance probability,
+            multiplied along the block, falls below it; 0 verifies whole blocks.
     """
 
     checkpoint: str
@@ -51,6 +54,8 @@ class EngineSettings:
     num_kv_blocks: int = 0
     num_threads: int = 0
     time_limit_s: float = 120.0
+    speculative: str = ""
+    confidence_threshold: float = 0.0
 
     def __post_init__(self) -> None:
         numerics_named(self.numerics)
@@ -60,6 +65,12 @@ class EngineSettings:
             raise UsageError(f"fp8_max={self.fp8_max}: choose 240, 448 or 0 for the mode's own")
         if self.time_limit_s <= 0:
             raise UsageError(f"time_limit_s={self.time_limit_s}: a time limit is positive")
+        if self.speculative not in ("", "dspark"):
+            raise UsageError(f"speculative={self.speculative!r}: choose 'dspark' or nothing")
+        if not 0 <= self.confidence_threshold < 1:
+            raise UsageError(
+                f"confidence_threshold={self.confidence_threshold}: it lies within 0..1, 1 excluded"
+            )
 
     @property
     def label(self) -> str:
@@ -73,6 +84,10 @@ class EngineSettings:
             parts.append(f"fp8_max={self.fp8_max}")
         if self.max_num_batched_tokens:
             parts.append(f"chunk={self.max_num_batched_tokens}")
+        if self.speculative:
+            parts.append(self.speculative)
+        if self.confidence_threshold:
+            parts.append(f"cut={self.confidence_threshold:g}")
         return " ".join(parts)
 
 
