@@ -46,7 +46,11 @@ def recording(out: Path, run: Path | None, *, backend: str = "interpret") -> Ite
     else:
         store = new_run(out, command=sys.argv, environment=environment)
     with store:
-        yield store
+        try:
+            yield store
+        except KeyboardInterrupt:
+            print(f"interrupted; finished work is kept in {store.directory}", file=sys.stderr)
+            raise
 
 
 @contextmanager

@@ -117,7 +117,8 @@ def _line(point: SweepPoint) -> str:
     config = point.config
     name = f"{config['numerics']} cp={config['cp']} in={config['input_len']}"
     if point.status != PointStatus.OK:
-        return f"{point.status:<9} {name}: {point.message}"
+        # The record has the whole message, a rank's traceback included.
+        return f"{point.status:<9} {name}: {point.message.partition(chr(10))[0]}"
     samples = measure_requests(point.requests)
     return f"{point.status:<9} {name}: " + ", ".join(
         f"{label} {_median(values)}"
