@@ -17,7 +17,7 @@ Tiling (LNC=2: each core takes half of the tokens):
         VectorE score + bias; k/8 rounds of max8 + find_index8 (+ match_replace8)
         GpSimd gathers the unbiased scores; VectorE sum, reciprocal, * route_scale
 
-Refuses: numerics other than trn2's, x that is not bf16, E > 512, E < 8.
+Refuses: numerics other than trn2's, x that is not bf16, E > 512.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 
-from harness.core.errors import KernelError
 from harness.core.numerics import Numerics
 from kernels.channel_tiles import contract, rows_by_channel
 from kernels.contract import require, require_dtype, require_limit, require_shape, require_trn2
@@ -123,9 +122,12 @@ def router_kernel(
         tokens = min(PARTITIONS, end_token - token)
         xt_sb = rows_by_channel(x_hbm, token, tokens, num_k_tiles, fold, weight_hbm.dtype)
         score_sb = _scores(xt_sb, weight_sb, gate_temp)
-        biased_sb = nl.ndarray((tokens, experts), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.dma_copy(dst=biased_sb, src=bias_hbm.ap(pattern=[[0, tokens], [1, experts]]))
-        nisa.tensor_tensor(dst=biased_sb, data1=biased_sb, data2=score_sb, op=nl.add)
+        biased_sb = nl.ndarray((tokens, max(experts, ROUND)), dtype=nl.float32, buffer=nl.sbuf)
+        if experts < ROUND:
+            nisa.memset(dst=biased_sb, value=float("-inf"))
+        real = biased_sb[:, 0:experts]
+        nisa.dma_copy(dst=real, src=bias_hbm.ap(pattern=[[0, tokens], [1, experts]]))
+        nisa.tensor_tensor(dst=real, data1=real, data2=score_sb, op=nl.add)
         id_sb = _best_experts(biased_sb, top_k)
         route_sb = _weights(score_sb, id_sb[:, 0:top_k], route_scale, normalised)
         signed_sb = nl.ndarray((tokens, top_k), dtype=nl.int32, buffer=nl.sbuf)
@@ -164,8 +166,6 @@ def router(
     require(1 <= top_k <= experts, op, f"top_k {top_k} is not within 1..{experts}")
     require_limit(op, "d", channels, _MAX_K)
     require_limit(op, "E", experts, PSUM_BANK_FP32)
-    if experts < ROUND:
-        raise KernelError("UNSUPPORTED", f"{op}: E is {experts}, max8 looks at 8 or more")
     if num_tokens == 0:
         return x.new_empty((0, top_k), dtype=torch.int64), x.new_empty((0, top_k)).float()
     fold = largest_fold(channels, PARTITIONS // min(num_tokens, PARTITIONS), PARTITIONS)

@@ -296,8 +296,11 @@ def sparse_attention(
         op,
         f"indices reach from {low} to {high}, kv has {num_rows} rows",
     )
-    if high < 0:
-        return q.new_zeros(q.shape)
+    # An absent key needs a row to stand in for it, and a row of no entries an absent one.
+    if num_rows == 0:
+        kv = kv.new_zeros((1, head_dim))
+    if indices.shape[1] == 0:
+        indices = indices.new_full((num_tokens, 1), -1)
     return launch(
         sparse_attention_kernel,
         q,

@@ -46,12 +46,16 @@ def _ranked(value_sb: Any, id_sb: Any, count: int) -> Any:
     best_sb = nl.ndarray((rows, count), dtype=nl.float32, buffer=nl.sbuf)
     where_sb = nl.ndarray((rows, count), dtype=nl.uint32, buffer=nl.sbuf)
     best_id_sb = nl.ndarray((rows, count), dtype=nl.float32, buffer=nl.sbuf)
+    # Zeros of both signs are equal to max8: the values themselves come from an untouched copy.
+    kept_sb = nl.ndarray(value_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=kept_sb, src=value_sb)
     for begin in range(0, count, ROUND):
-        top = best_sb[:, begin : begin + ROUND]
+        top = nl.ndarray((rows, ROUND), dtype=nl.float32, buffer=nl.sbuf)
         nisa.max8(dst=top, src=value_sb)
         nisa.nc_find_index8(dst=where_sb[:, begin : begin + ROUND], data=value_sb, vals=top)
         if begin + ROUND < count:
             nisa.nc_match_replace8(dst=value_sb, data=value_sb, vals=top, imm=float("-inf"))
+    nisa.nc_n_gather(dst=best_sb, data=kept_sb, indices=where_sb)
     nisa.nc_n_gather(dst=best_id_sb, data=id_sb, indices=where_sb)
     return best_sb, best_id_sb
 

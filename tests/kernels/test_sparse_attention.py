@@ -102,8 +102,10 @@ def test_no_key_and_a_sink_of_minus_infinity_is_zero_not_nan() -> None:
 def test_no_keys_at_all_give_zero() -> None:
     q, kv, indices, sink, scale = problem(3, 4, 64, 30, 24, absent=1.1)
     assert not sparse_attention(q, kv, indices, sink, scale, numerics=NUMERICS).any()
-    empty = indices[:, :0]
-    assert not sparse_attention(q, kv[:0], empty, sink, scale, numerics=NUMERICS).any()
+    reset_counters()
+    assert not sparse_attention(q, kv, indices[:, :0], sink, scale, numerics=NUMERICS).any()
+    assert not sparse_attention(q, kv[:0], indices, sink, scale, numerics=NUMERICS).any()
+    assert counters().num_launches == 2
 
 
 def test_the_sink_takes_weight_but_adds_nothing() -> None:
