@@ -11,12 +11,11 @@ from kernels.interpreter.dtypes import DType, dtype_of
 from kernels.interpreter.errors import kernel_location, refuse
 from kernels.interpreter.memory import Lifetime, MemoryRegion, Storage
 from kernels.interpreter.pool import take
-from kernels.interpreter.program import Launch, Program, current_program
-from kernels.interpreter.races import SharedAccesses
+from kernels.interpreter.program import Program, current_program
 from kernels.interpreter.strides import contiguous_strides, product
 from kernels.interpreter.tensor import NkiTensor
 
-__all__ = ["allocate", "checked_shape", "input_tensor", "watch_races"]
+__all__ = ["allocate", "checked_shape", "input_tensor"]
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
@@ -74,19 +73,13 @@ def input_tensor(array: np.ndarray[Any, Any], kind: DType, name: str) -> NkiTens
     return NkiTensor(storage, array.shape, contiguous_strides(array.shape), 0, kind, name)
 
 
-def watch_races(launch: Launch, storage: Storage, kind: DType) -> None:
-    """Let a storage that two programs share refuse conflicting accesses."""
-    if launch.num_programs > 1 and launch.options.races and storage.nbytes:
-        storage.races = SharedAccesses(storage.nbytes, kind.itemsize, launch.num_programs)
-
-
 def _shared(program: Program, shape: tuple[int, ...], kind: DType, name: str) -> Storage:
     launch = program.launch
     index = program.next_shared
     program.next_shared += 1
     if index == len(launch.shared):
         storage = _hbm_storage(program, MemoryRegion.shared_hbm, shape, kind, name)
-        watch_races(launch, storage, kind)
+        launch.watch_races(storage, kind)
         launch.shared.append((shape, kind, storage))
         return storage
     other_shape, other_kind, storage = launch.shared[index]
@@ -104,19 +97,9 @@ def _shared(program: Program, shape: tuple[int, ...], kind: DType, name: str) ->
 def _hbm_storage(
     program: Program, region: MemoryRegion, shape: tuple[int, ...], kind: DType, name: str
 ) -> Storage:
-    array = np.empty(product(shape), kind.carrier)
-    options = program.launch.options
-    if kind.kind == "float":
-        with np.errstate(all="ignore"):
-            array.fill(np.float32(options.poison).astype(kind.carrier))
-    elif kind.kind != "bool":
-        info = np.iinfo(kind.carrier)
-        array.fill(min(max(options.integer_poison, info.min), info.max))
-    else:
-        array.fill(True)
     return Storage(
         region,
-        array.view(np.uint8),
+        program.launch.poisoned_bytes(shape, kind),
         partitions=1,
         granule=kind.itemsize,
         written=False,

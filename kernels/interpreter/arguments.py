@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.interpreter.allocation import input_tensor, watch_races
+from kernels.interpreter.allocation import input_tensor
 from kernels.interpreter.dtypes import DType, dtype_of
 from kernels.interpreter.errors import refuse
 from kernels.interpreter.memory import MemoryRegion
@@ -28,14 +28,17 @@ class Arguments:
     """
 
     def __init__(self) -> None:
+        # What a recording must have in common with this launch; see recording.py.
         self._host: dict[int, tuple[NkiTensor, Any]] = {}
         self._copied_back: list[tuple[NkiTensor, Array, Array]] = []
         self._uses_torch = False
+        self.tensors: list[NkiTensor] = []
+        self.signature: list[Any] = []
 
     def watch_races(self, launch: Launch) -> None:
         """Let the inputs refuse conflicting accesses of two programs."""
         for tensor, _ in self._host.values():
-            watch_races(launch, tensor.storage, tensor.dtype)
+            launch.watch_races(tensor.storage, tensor.dtype)
 
     def wrap(self, value: Any, name: str) -> Any:
         """`value` with every array replaced by a tensor; tuples, lists and dicts are entered."""
@@ -47,13 +50,21 @@ class Arguments:
             kind = dtype_of(value.dtype)
             return self._tensor(value, _torch_to_numpy(torch, value, kind, name), kind, name)
         if isinstance(value, tuple | list):
+            self.signature.append((type(value), len(value)))
             items = [self.wrap(item, f"{name}[{i}]") for i, item in enumerate(value)]
             if isinstance(value, list):
                 return items
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(value, dict):
+            self.signature.append(tuple(value))
             return {key: self.wrap(item, f"{name}[{key!r}]") for key, item in value.items()}
+        self.signature.append((type(value), value))
         return value
+
+    def adopt(self, tensors: list[NkiTensor]) -> None:
+        """`tensors` stand for this launch's inputs, in order."""
+        for ours, theirs in zip(self.tensors, tensors, strict=True):
+            self._host[id(theirs.storage)] = (theirs, self._host[id(ours.storage)][1])
 
     def unwrap(self, value: Any) -> Any:
         """Results as host arrays; a returned input is the caller's own array."""
@@ -84,6 +95,8 @@ class Arguments:
         if not contiguous.flags.writeable:
             contiguous = contiguous.copy()
         tensor = input_tensor(contiguous, kind, name)
+        self.tensors.append(tensor)
+        self.signature.append((kind.name, tensor.shape))
         if (
             contiguous is not array
             and array.flags.writeable

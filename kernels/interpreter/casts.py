@@ -6,6 +6,7 @@ decodes through tables: a numpy cast of fp8 costs six times as much.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -48,7 +49,7 @@ _ENCODE: dict[np.dtype[Any], Array] = {}
 def as_float32(array: Array, slot: str) -> Array:
     """`array` in fp32: itself where it is, else a scratch array named `slot`."""
     kind = array.dtype
-    if kind == _FLOAT32:
+    if kind is _FLOAT32 or kind == _FLOAT32:
         return array
     out = scratch(slot, array.shape)
     decode_float32(array, out)
@@ -82,27 +83,29 @@ def _decode_pairs(array: Array, out: Array) -> None:
 
 def store_float32(destination: Array, values: Array) -> None:
     """Round fp32 `values` (same shape) into `destination`."""
-    kind = destination.dtype
-    if kind == _FLOAT32 or kind == np.float16:
-        np.copyto(destination, values, casting="same_kind")
-    elif kind.kind in "iu":
-        store_integer(destination, values)
-    elif kind.kind == "b":
-        np.not_equal(values, 0, out=destination)
-    elif kind in _DECODE:
-        _store_fp8(destination, values)
-    else:
-        np.copyto(destination, values, casting="unsafe")
+    _STORES.get(destination.dtype, _store_by_cast)(destination, values)
+
+
+def _store_by_cast(destination: Array, values: Array) -> None:
+    np.copyto(destination, values, casting="unsafe")
+
+
+def _store_flags(destination: Array, values: Array) -> None:
+    np.not_equal(values, 0, out=destination)
 
 
 def store_integer(destination: Array, values: Array) -> None:
     """Round to nearest even and saturate; NaN becomes 0."""
     limits = np.iinfo(destination.dtype)
-    # fp64 holds every 32-bit integer, so that the clip's bounds are exact.
-    rounded = np.rint(values, dtype=np.float64)
+    if destination.dtype.itemsize < 4:
+        # fp32 holds every bound of the narrow integers.
+        rounded = np.rint(values, out=scratch("integer", values.shape))
+    else:
+        rounded = np.rint(values, dtype=np.float64)
     np.clip(rounded, limits.min, limits.max, out=rounded)
-    if np.isnan(rounded).any():
-        np.nan_to_num(rounded, copy=False, nan=0.0)
+    missing = np.isnan(rounded)
+    if missing.any():
+        rounded[missing] = 0.0
     np.copyto(destination, rounded, casting="unsafe")
 
 
@@ -114,3 +117,12 @@ def _store_fp8(destination: Array, values: Array) -> None:
     sticky = (bits & 0xFFFF) != 0
     index = (bits >> 16).astype(np.uint16) | sticky
     destination.view(np.uint8)[...] = np.take(_ENCODE[kind], index, mode="clip")
+
+
+_STORES: dict[np.dtype[Any], Callable[[Array, Array], None]] = {
+    **{
+        np.dtype(f"{kind}{bits}"): store_integer for kind in ("int", "uint") for bits in (8, 16, 32)
+    },
+    **dict.fromkeys(_FP8, _store_fp8),
+    np.dtype(np.bool_): _store_flags,
+}

@@ -20,6 +20,8 @@ class Face:
         start_partition: first partition on chip.
         start_bytes: first byte within the partition.
         indirect: "", "scalar" or "vector".
+        nbytes: moved when the operand is read once.
+        row_bytes: of the innermost adjacent run.
     """
 
     __slots__ = (
@@ -27,9 +29,11 @@ class Face:
         "free_shape",
         "free_size",
         "indirect",
+        "nbytes",
         "on_chip",
         "partitions",
         "region",
+        "row_bytes",
         "shape",
         "size",
         "start_bytes",
@@ -64,10 +68,17 @@ class Face:
         for extent in self.free_shape:
             self.free_size *= extent
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes moved when the operand is read once."""
-        return self.size * self.dtype.itemsize
+        self.nbytes = self.size * dtype.itemsize
+        self.row_bytes = self._innermost_run() * dtype.itemsize
+
+    def _innermost_run(self) -> int:
+        """Adjacent elements that one DMA descriptor moves."""
+        run = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != run:
+                break
+            run *= extent
+        return run
 
     def __str__(self) -> str:
         return f"{self.region} {self.dtype} {list(self.shape)}"

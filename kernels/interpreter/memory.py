@@ -120,6 +120,7 @@ class Storage:
         "nbytes",
         "partition_bytes",
         "partitions",
+        "pooled",
         "races",
         "region",
         "site",
@@ -147,6 +148,7 @@ class Storage:
         self.site = site
         self.version = 0
         self.lifetime = lifetime
+        self.pooled = lifetime is not None
         self.is_input = written
         self.float_tiles: tuple[int, dict[Any, Array]] | None = None
         self.races: AccessLog | None = None
@@ -156,7 +158,7 @@ class Storage:
         self._state = _ALL if written or self.nbytes == 0 else _NONE
 
     def __del__(self) -> None:
-        if self.lifetime is not None:
+        if self.pooled:
             give_back(self.buffer)
 
     @property

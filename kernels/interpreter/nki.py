@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from kernels.interpreter.current import LOCAL
 from kernels.interpreter.errors import refuse
 from kernels.interpreter.options import current_options, platform_target
 from kernels.interpreter.program import LAUNCH_LOCK, Launch, Program
+from kernels.interpreter.recording import Recording
+from kernels.interpreter.recordings import Recordings, Slot
 from kernels.interpreter.single_thread import single_threaded_blas
 from kernels.interpreter.summary import LaunchSummary, summarise, unwritten_outputs
 from kernels.interpreter.turns import LaunchAborted, Turns
@@ -45,11 +48,18 @@ class Kernel:
     Args:
         function: the kernel.
         grid: None for `kernel(args)`, else programs of `kernel[grid](args)`.
+        recordings: shared by all grids of one kernel.
     """
 
-    def __init__(self, function: Callable[..., Any], grid: int | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        grid: int | None = None,
+        recordings: Recordings | None = None,
+    ) -> None:
         self.function = function
         self.grid = grid
+        self.recordings = recordings or Recordings()
         functools.update_wrapper(self, function)
 
     def __getitem__(self, grid: Any) -> Kernel:
@@ -62,7 +72,7 @@ class Kernel:
                 "1 or 2 programs: a logical core of trn2 has 2 cores",
                 instruction="launch",
             )
-        return Kernel(self.function, grid)
+        return Kernel(self.function, grid, self.recordings)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if LOCAL.program is not None:
@@ -83,6 +93,31 @@ def simulate(kernel: Any) -> Kernel:
 
 
 def _run(kernel: Kernel, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    _check_target()
+    host = Arguments()
+    args = tuple([host.wrap(value, f"argument {i}") for i, value in enumerate(arguments)])
+    named = {name: host.wrap(value, name) for name, value in options.items()}
+    count = kernel.grid or 1
+    name = getattr(kernel.function, "__name__", "kernel")
+    launch = Launch(name, count, 1 if count > 1 else 0, current_options())
+    host.watch_races(launch)
+    with LAUNCH_LOCK, single_threaded_blas():
+        slot = kernel.recordings.slot(kernel.function, launch, host, tuple(options))
+        if slot is not None and slot.recording is not None:
+            result, summary = _replay(slot.recording, launch, host)
+        else:
+            result, summary = _execute(kernel.function, launch, host, args, named, slot)
+        returned = host.unwrap(result)
+        if slot is not None and slot.recording is not None:
+            slot.recording.release()
+    _LAST.summary = summary
+    host.finish()
+    if launch.options.on_launch is not None:
+        launch.options.on_launch(summary)
+    return returned
+
+
+def _check_target() -> None:
     target = platform_target()
     if target not in _TARGETS:
         refuse(
@@ -91,28 +126,36 @@ def _run(kernel: Kernel, arguments: tuple[Any, ...], options: dict[str, Any]) ->
             f"one of {', '.join(_TARGETS)}",
             instruction="launch",
         )
-    host = Arguments()
-    args = tuple(host.wrap(value, f"argument {i}") for i, value in enumerate(arguments))
-    named = {name: host.wrap(value, name) for name, value in options.items()}
-    count = kernel.grid or 1
-    launch = Launch(
-        getattr(kernel.function, "__name__", "kernel"),
-        count,
-        1 if count > 1 else 0,
-        current_options(),
-    )
-    host.watch_races(launch)
-    with LAUNCH_LOCK, single_threaded_blas():
-        if count == 1:
-            results = [_run_program(launch, 0, kernel.function, args, named)]
-        else:
-            results = _run_in_turns(launch, kernel.function, args, named)
-    summary = _LAST.summary = summarise(launch, unwritten_outputs(results[0]))
-    returned = host.unwrap(results[0])
-    host.finish()
-    if launch.options.on_launch is not None:
-        launch.options.on_launch(summary)
-    return returned
+
+
+def _execute(
+    function: Callable[..., Any],
+    launch: Launch,
+    host: Arguments,
+    args: tuple[Any, ...],
+    named: dict[str, Any],
+    slot: Slot | None,
+) -> tuple[Any, LaunchSummary]:
+    """Run the kernel itself; the second run of a kind is recorded."""
+    recorder = launch.recorder = slot.recorder() if slot is not None else None
+    if launch.num_programs == 1:
+        result = _run_program(launch, 0, function, args, named)
+    else:
+        result = _run_in_turns(launch, function, args, named)[0]
+    summary = summarise(launch, unwritten_outputs(result))
+    if slot is not None and recorder is not None:
+        slot.keep(recorder, launch, host.tensors, result, summary)
+    return result, summary
+
+
+def _replay(recording: Recording, launch: Launch, host: Arguments) -> tuple[Any, LaunchSummary]:
+    host.adopt(recording.inputs)
+    recording.replay(launch, host.tensors)
+    unwritten = tuple(unwritten_outputs(recording.result))
+    summary = recording.summary
+    if unwritten != summary.unwritten:
+        summary = replace(summary, unwritten=unwritten)
+    return recording.result, summary
 
 
 def _run_program(

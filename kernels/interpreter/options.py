@@ -32,6 +32,7 @@ class LaunchOptions:
         integer_poison: the same for integers.
         trace: keep every instruction for the trace of the summary.
         races: refuse conflicting accesses of the two LNC2 programs to shared HBM.
+        replay: later calls of a kernel with arguments of the same kind replay its instructions.
         on_launch: called with the summary of each finished launch.
     """
 
@@ -39,6 +40,7 @@ class LaunchOptions:
     integer_poison: int = 4
     trace: bool = False
     races: bool = True
+    replay: bool = True
     on_launch: Callable[[LaunchSummary], None] | None = None
 
 

@@ -6,6 +6,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from kernels.interpreter.accumulators import Accumulators
 from kernels.interpreter.current import LOCAL
 from kernels.interpreter.dtypes import DType
@@ -13,6 +15,8 @@ from kernels.interpreter.errors import refuse
 from kernels.interpreter.memory import Lifetime, Storage
 from kernels.interpreter.options import LaunchOptions
 from kernels.interpreter.plan import Plan
+from kernels.interpreter.races import SharedAccesses
+from kernels.interpreter.strides import product
 from kernels.interpreter.turns import Turns
 
 __all__ = ["LAUNCH_LOCK", "Launch", "Program", "current_program"]
@@ -38,7 +42,25 @@ class Launch:
     programs: list[Program] = field(default_factory=list)
     turns: Turns | None = None
     mailboxes: dict[Any, Any] = field(default_factory=dict)
-    barrier_epoch: int = 0
+    recorder: Any = None
+
+    def poisoned_bytes(self, shape: tuple[int, ...], kind: DType) -> Any:
+        """Fresh HBM for the host to see."""
+        array = np.empty(product(shape), kind.carrier)
+        if kind.kind == "float":
+            with np.errstate(all="ignore"):
+                array.fill(np.float32(self.options.poison).astype(kind.carrier))
+        elif kind.kind == "bool":
+            array.fill(True)
+        else:
+            info = np.iinfo(kind.carrier)
+            array.fill(min(max(self.options.integer_poison, info.min), info.max))
+        return array.view(np.uint8)
+
+    def watch_races(self, storage: Storage, kind: DType) -> None:
+        """Let a storage that two programs share refuse conflicting accesses."""
+        if self.num_programs > 1 and self.options.races and storage.nbytes:
+            storage.races = SharedAccesses(storage.nbytes, kind.itemsize, self.num_programs)
 
 
 class Program:
@@ -52,13 +74,13 @@ class Program:
         "launch",
         "lifetimes",
         "next_shared",
+        "recorder",
         "rng",
         "scalar_accumulators",
         "small_dma_rows",
         "tick",
         "trace",
         "turns",
-        "uses_runtime_loops",
         "vector_accumulators",
     )
 
@@ -73,17 +95,22 @@ class Program:
         self.barriers = 0
         self.dma_rows = 0
         self.small_dma_rows = 0
+        self.recorder: Any = launch.recorder
         self.trace: list[Any] | None = [] if launch.options.trace else None
         self.scalar_accumulators = Accumulators()
         self.vector_accumulators = Accumulators()
         self.rng: Any = None
-        self.uses_runtime_loops = False
 
     def step(self) -> None:
         """One instruction begins: give the other program its turn."""
         if self.turns is not None and self.tick:
             self.turns.pass_on(self.index)
         self.tick += 1
+
+    def forbid_replay(self) -> None:
+        """What comes depends on run-time values or on the other core."""
+        if self.recorder is not None:
+            self.recorder.give_up()
 
     def count(self, plan: Plan) -> None:
         """`plan` was executed once."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -32,20 +30,21 @@ def _openblas() -> tuple[Any, Any] | None:
     return None
 
 
-@contextmanager
-def single_threaded_blas() -> Iterator[None]:
-    """One BLAS thread inside the block. A numpy without OpenBLAS keeps its own setting."""
-    controls = _openblas()
-    if controls is None:
-        yield
-        return
-    getter, setter = controls
-    before = getter()
-    if before == 1:
-        yield
-        return
-    setter(1)
-    try:
-        yield
-    finally:
-        setter(before)
+class single_threaded_blas:  # noqa: N801 - used as a context manager only
+    """One BLAS thread inside the block. A numpy without OpenBLAS keeps its own setting.
+
+    A class, since a generator's context manager costs as much as an instruction.
+    """
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        controls = _openblas()
+        self._before = 1 if controls is None else controls[0]()
+        if controls is not None and self._before != 1:
+            controls[1](1)
+
+    def __exit__(self, *_: object) -> None:
+        controls = _openblas()
+        if controls is not None and self._before != 1:
+            controls[1](self._before)

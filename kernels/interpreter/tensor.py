@@ -157,6 +157,10 @@ class NkiTensor:
             storage.lifetime.touch()
         storage.note_write(self._byte_range(), self._covers_all)
 
+    def forget_address(self) -> None:
+        """The storage got another buffer."""
+        self._array = None
+
     def written(self) -> Array:
         """The written flag of each element."""
         return self.storage.written(self._byte_range())

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kernels.interpreter.current import LOCAL
 from kernels.interpreter.errors import refuse
 from kernels.interpreter.isa.enums import nc_version
 from kernels.interpreter.isa.instruction import instruction
@@ -35,6 +36,7 @@ def get_nc_sub_version() -> int:
 @instruction
 def register_alloc(x: Any = None) -> VirtualRegister:
     """A register holding an int, the value of a 1x1 tile, or 0."""
+    LOCAL.program.forbid_replay()  # type: ignore[union-attr]
     register = VirtualRegister()
     if isinstance(x, NkiTensor):
         register.store(_scalar(x, "x"))

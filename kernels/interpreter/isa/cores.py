@@ -23,6 +23,7 @@ def _two_core_program() -> Program:
     assert program is not None
     if program.turns is None:
         refuse("", "called in a launch of one program", "two programs", "launch with kernel[2]")
+    program.forbid_replay()
     return program
 
 

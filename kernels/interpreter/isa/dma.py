@@ -22,7 +22,6 @@ from kernels.interpreter.tensor import NkiTensor
 __all__ = [
     "RowView",
     "check_dma_operand",
-    "contiguous_row_bytes",
     "count_rows",
     "dma_copy",
     "read_rows",
@@ -81,8 +80,7 @@ def _plan_copy(dst: Face, src: Face, mode: dge_mode) -> Plan:
             "slice both to the same tail",
         )
     _check_mode(mode, dst, src)
-    row = min(contiguous_row_bytes(dst), contiguous_row_bytes(src))
-    return Plan("dma_copy", "dma", copy_runner(dst, src), dst, (src,), cycles=float(row or 1))
+    return Plan("dma_copy", "dma", copy_runner(dst, src), dst, (src,))
 
 
 def _check_mode(mode: dge_mode, dst: Face, src: Face) -> None:
@@ -94,19 +92,9 @@ def _check_mode(mode: dge_mode, dst: Face, src: Face) -> None:
         refuse("dge_mode", mode.name, "vector offsets are served by swdge only")
 
 
-def contiguous_row_bytes(face: Face) -> int:
-    """Bytes of the innermost run that one descriptor moves."""
-    run = 1
-    for extent, stride in zip(reversed(face.shape), reversed(face.strides), strict=True):
-        if extent != 1 and stride != run:
-            break
-        run *= extent
-    return run * face.dtype.itemsize
-
-
 def count_rows(program: Any, dst: Face, src: Face) -> None:
     """Descriptor rows of this transfer, and those below the efficient size."""
-    row = max(1, min(contiguous_row_bytes(dst), contiguous_row_bytes(src)))
+    row = max(1, min(dst.row_bytes, src.row_bytes))
     rows = max(1, -(-dst.nbytes // row))
     program.dma_rows += rows
     if row < _EFFICIENT_ROW_BYTES:

@@ -66,6 +66,8 @@ def instruction(function: Function) -> Function:
         except (TypeError, AttributeError) as error:
             _explain(function, arguments, options, error)
             raise
+        if program.recorder is not None:
+            program.recorder.add(program, function, arguments, options)
         return _ISSUED if result is None else result
 
     return execute  # type: ignore[return-value]

@@ -59,7 +59,7 @@ def fori_loop(
 ) -> None:
     """body_fun(register) for lower, lower + step, … below upper, which may be registers."""
     program = current_program("nl.fori_loop")
-    program.uses_runtime_loops = True
+    program.forbid_replay()
     for value in range(_bound(lower), _bound(upper), step):
         body_fun(VirtualRegister(value))
 
@@ -67,7 +67,7 @@ def fori_loop(
 def while_loop(init: VirtualRegister, body_fun: Callable[..., Any]) -> None:
     """body_fun until the register is 0. A register that the body returns takes its place."""
     program = current_program("nl.while_loop")
-    program.uses_runtime_loops = True
+    program.forbid_replay()
     if not isinstance(init, VirtualRegister):
         refuse("init", repr(init), "a register", instruction="nl.while_loop")
     takes_register = bool(inspect.signature(body_fun).parameters)

@@ -161,5 +161,8 @@ def no_reorder() -> Iterator[None]:
 def device_print(print_prefix: str, tensor: NkiTensor) -> None:
     """Print a tensor's values."""
     program = LOCAL.program
-    index = 0 if program is None else program.index
+    index = 0
+    if program is not None:
+        index = program.index
+        program.forbid_replay()
     print(f"[core {index}] {print_prefix} {tensor.read('tensor')}")
