@@ -48,17 +48,18 @@ def hc_mixes(
     acc = accumulate_dtype(numerics)
     flat = streams.to(acc).reshape(num_rows, m * width)
     mean_square = torch.linalg.vecdot(flat, flat).unsqueeze(-1) / flat.shape[1]
-    z = functional.linear(flat, fn.to(acc)) * torch.rsqrt(mean_square + norm_eps)
-    z = z * scale.to(acc).repeat_interleave(_repeats(m)) + base.to(acc)
+    z = functional.linear(flat, fn.to(acc)).mul_(torch.rsqrt(mean_square + norm_eps))
+    each_scale = scale.to(acc).index_select(0, _scale_of_coefficient(m))
+    z = torch.addcmul(base.to(acc), z, each_scale)
     gates = torch.sigmoid(z[:, : 2 * m])
     comb = sinkhorn(z[:, 2 * m :].reshape(num_rows, m, m), hc_eps, iterations)
     return gates[:, :m] + hc_eps, gates[:, m:] * 2.0, comb
 
 
 @lru_cache(maxsize=8)
-def _repeats(m: int) -> torch.Tensor:
-    """How many coefficients each of the three scales serves."""
-    return torch.tensor([m, m, m * m])
+def _scale_of_coefficient(m: int) -> torch.Tensor:
+    """Which of the three scales each coefficient takes."""
+    return torch.tensor([0] * m + [1] * m + [2] * m * m)
 
 
 @lru_cache(maxsize=8)
