@@ -77,7 +77,7 @@ def _run_stages(
     stages: tuple[tuple[str, Callable[[], ExitCode]], ...] = (
         ("checkpoint", make_checkpoint),
         ("parity", lambda: check_parity(store, screen, preset, backend)),
-        ("tokens", lambda: match_tokens(store, screen, tokens, place[0])),
+        ("tokens", lambda: match_tokens(store, screen, tokens, place[0], backend)),
         ("sweep", lambda: measure_sweep(store, screen, sweep, place[0])),
         ("gate", judge_gate),
         ("report", lambda: write_report(store, screen)),

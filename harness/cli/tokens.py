@@ -42,6 +42,7 @@ def tokens(
     ids: Annotated[str, typer.Option(help="Judge this prompt instead, e.g. 3,5,7.")] = "",
     prompt_len: Annotated[int, typer.Option(help="Judge a drawn prompt of this length.")] = 0,
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate for it.")] = 16,
+    backend: Annotated[str, typer.Option(help="interpret, simulate or device.")] = "interpret",
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
     run: Annotated[Path | None, typer.Option(help="Add to this run.")] = None,
 ) -> None:
@@ -52,25 +53,37 @@ def tokens(
     chosen = _narrowed(load_token_suite(suite), pair or [], cp)
     chosen = _with_prompt(chosen, ids, prompt_len, max_tokens)
     screen = console()
-    with recording(out, run) as store:
+    with recording(out, run, backend=backend) as store:
         directory = checkpoint_directory(chosen.checkpoint_variant, checkpoint)
         code = run_stage(
-            store, screen, "tokens", lambda: match_tokens(store, screen, chosen, directory)
+            store,
+            screen,
+            "tokens",
+            lambda: match_tokens(store, screen, chosen, directory, backend),
         )
         record_metrics(store)
         screen.print(f"records: {store.directory}")
     raise typer.Exit(code)
 
 
-def match_tokens(store: RunStore, screen: Console, suite: TokenSuite, checkpoint: Path) -> ExitCode:
-    """Run a suite on a checkpoint, record and print every verdict."""
-    from engine.llm import LLM
+def match_tokens(
+    store: RunStore, screen: Console, suite: TokenSuite, checkpoint: Path, backend: str
+) -> ExitCode:
+    """Run a suite on a checkpoint, record and print every verdict.
+
+    Raises:
+        MissingEvidenceError: the suite runs kernels and `backend` cannot.
+    """
+    from harness.cli.counted_engine import open_counted, runs_kernels
+    from harness.cli.kernel_backend import select_backend
     from harness.run.tokens import quote, run_tokens
 
+    if any(runs_kernels(settings) for settings in suite.settings):
+        select_backend(backend)
     codes = []
     with (
         progress_bar(screen) as tell,
-        closing(run_tokens(suite.at(str(checkpoint)), LLM, tell)) as judged,
+        closing(run_tokens(suite.at(str(checkpoint)), open_counted, tell)) as judged,
     ):
         for one in judged:
             store.append("tokens", one.key, one.match)
