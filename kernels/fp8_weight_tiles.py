@@ -6,7 +6,6 @@ from typing import Any
 
 from kernels.fp8_activation import BLOCK
 from kernels.launch import nisa, nl
-from kernels.power_of_two_scale import exponent_bytes, powers_of_two
 from kernels.tiling import PARTITIONS, PSUM_BANK_FP32
 
 __all__ = ["chunk_columns", "weight_columns"]
@@ -27,8 +26,8 @@ def chunk_columns(num_k_tiles: int) -> int:
 def weight_columns(codes_hbm: Any, scale_hbm: Any, column: int, columns: int) -> Any:
     """bf16 [128, K/128, columns]: codes times scales, exact; column and columns in whole blocks.
 
-    A DMA with stride 0 hands each scale byte to the 32 partitions it serves; byte << 23 is the
-    scale in fp32; one VectorE instruction multiplies, scales broadcast over 32 columns.
+    A DMA with stride 0 hands each scale to the 32 partitions it serves; one VectorE instruction
+    multiplies, scales broadcast over 32 columns.
     """
     num_k_tiles = codes_hbm.shape[0] // PARTITIONS
     width = codes_hbm.shape[1]
@@ -42,9 +41,9 @@ def weight_columns(codes_hbm: Any, scale_hbm: Any, column: int, columns: int) ->
             offset=column,
         ),
     )
-    byte_sb = nl.ndarray((PARTITIONS, num_k_tiles, blocks), dtype=nl.uint8, buffer=nl.sbuf)
+    scale_sb = nl.ndarray((PARTITIONS, num_k_tiles, blocks), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.dma_copy(
-        dst=byte_sb,
+        dst=scale_sb,
         src=scale_hbm.ap(
             pattern=[
                 [width_blocks, _SCALES_PER_TILE],
@@ -55,7 +54,6 @@ def weight_columns(codes_hbm: Any, scale_hbm: Any, column: int, columns: int) ->
             offset=column // BLOCK,
         ),
     )
-    scale_sb = powers_of_two(exponent_bytes(byte_sb))
     weight_sb = nl.ndarray((PARTITIONS, num_k_tiles, columns), dtype=nl.bfloat16, buffer=nl.sbuf)
     by_block = (PARTITIONS, num_k_tiles, blocks, BLOCK)
     nisa.tensor_tensor(

@@ -5,7 +5,7 @@ Dimensions:
     N output features, any. Kp = K padded to 128, Np = N padded to 2 (prepared weight).
 
 Layouts: x [T, K] bf16 row-major; codes uint8 [E, Kp, Np/2], two fp4 codes a byte (n and n + Np/2,
-weight_layout.py); scale uint8 [E, Kp/32, Np] ue8m0; y [T, Np] bf16.
+weight_layout.py); scale bf16 [E, Kp/32, Np]; y [T, Np] bf16.
     pair_expert int32 [1, P]: for each (token block, expert with rows in it), the expert, block by
     block; row_pair fp32 [T, 1]: which pair of its block a row belongs to.
 Accumulation: fp32 in PSUM over all of K, one rounding to bf16. Activations (fp8, per 32) and
@@ -19,9 +19,8 @@ Tiling (both cores at LNC=2: each takes half of the byte columns of N):
     for <= 512 rows at a time:
         quantise, dequantise and transpose the rows                    (fp8_activation.py)
         for each pair: load its expert id; for <= 256 byte columns (512 features) at a time:
-            DMA codes [128, K/128, bytes] at expert * stride; scale bytes [K/32, 2, bytes]
+            DMA codes [128, K/128, bytes] at expert * stride; scales bf16 [K/32, 2, bytes]
             VectorE: fp4 -> fp8 bits: one mask for the first code, 3 instructions for the second
-            VectorE: scale bytes -> bf16 powers of two, K/32 partitions
             for each 128 channels: PE copies 4 scale rows down 128 partitions (0/1 matmul, exact)
             VectorE: fp8 * scale (PSUM) -> bf16
             for 128 rows: K/128 matmuls; the pair's rows are copied under a predicate
@@ -53,7 +52,6 @@ from kernels.contract import (
 )
 from kernels.fp8_activation import BLOCK, activations_by_channel
 from kernels.launch import launch, nisa, nki, nl
-from kernels.power_of_two_scale import exponent_bytes, powers_of_two
 from kernels.tiling import PARTITIONS, PSUM_BANK_FP32, ceil_div, core_share, largest_fold
 from kernels.weight_layout import prepared_fp4
 
@@ -127,10 +125,9 @@ def _scale_rows(
 ) -> Any:
     """bf16 powers of two [rows, 2, columns] of scale rows first..first+rows."""
     width = scale_hbm.shape[2]
-    shape = (rows, 2, columns)
-    byte_sb = nl.ndarray(shape, dtype=nl.uint8, buffer=nl.sbuf)
+    scale_sb = nl.ndarray((rows, 2, columns), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.dma_copy(
-        dst=byte_sb,
+        dst=scale_sb,
         src=scale_hbm.ap(
             pattern=[[width, rows], [width // 2, 2], [1, columns]],
             offset=first * width + column,
@@ -138,8 +135,6 @@ def _scale_rows(
             indirect_dim=0,
         ),
     )
-    scale_sb = nl.ndarray(shape, dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=scale_sb, src=powers_of_two(exponent_bytes(byte_sb)))
     return scale_sb
 
 

@@ -5,7 +5,7 @@ Dimensions:
     Kp = K padded to 128; Np = N padded to 32 (both in the prepared weight, weight_layout.py).
 
 Layouts: x [T, K] bf16 row-major; weight codes uint8 [Kp, Np] holding nl.float8_e4m3 (max 240);
-scale uint8 [Kp/32, Np/32] ue8m0; y [T, Np] bf16 ("activation") or fp32 ("accumulate").
+scale bf16 [Kp/32, Np/32], powers of two; y [T, Np] bf16 ("activation") or fp32 ("accumulate").
 Accumulation: fp32 in PSUM over all of K. Activations (per 32) and weights are dequantised to bf16
 first, which is exact: 4 significant bits times a power of two.
 Expected error: fp32 summation of exact products, plus one rounding for bf16 output.
@@ -14,8 +14,8 @@ Tiling (both cores at LNC=2: each takes half of the 32-column blocks of N):
     for <= 512 tokens at a time (fewer for large K: x^T stays in SBUF):
         quantise, dequantise and transpose the rows           (fp8_activation.py)
         for <= 512 columns at a time (more for small K, fewer for large):
-            DMA codes [128, K/128, columns] and scale bytes, replicated 32 times down the partitions
-            VectorE: scale byte << 23 is the fp32 scale; codes * scale -> bf16, one instruction
+            DMA codes [128, K/128, columns] and scales, replicated 32 times down the partitions
+            VectorE: codes * scale -> bf16, one instruction                 (fp8_weight_tiles.py)
             for 128 tokens, for 512 columns: K/128 matmuls, tokens stationary, weights moving
             ScalarE: PSUM -> bf16 or fp32 -> HBM
 Tokens are stationary also in decode: the bound there is VectorE's dequantisation, K * N / 128

@@ -5,7 +5,7 @@ Dimensions:
     K = H / G * D channels a group, a multiple of 32, <= 32768; L output features a group, a
     multiple of 32 (scale blocks do not straddle groups).
 
-Layouts: o [T, G, K] bf16 row-major; weight codes uint8 [Kp, G*L], scale uint8 [Kp/32, G*L/32] as
+Layouts: o [T, G, K] bf16 row-major; weight codes uint8 [Kp, G*L], scale bf16 [Kp/32, G*L/32] as
 in linear_fp8; u [T, G*L] fp32, unrounded: a rank may hold only a part of a group.
 Accumulation: fp32 in PSUM. The weight is dequantised to bf16, which is exact; o is not quantised.
 Expected error: fp32 summation of exact products.

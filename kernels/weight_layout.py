@@ -11,6 +11,9 @@ sits where e4m3 has its sign, lowest exponent bits and top mantissa bit (bits 7,
 alone turns it into the fp8 number value * 2^-6; the second (sign, e1, e0, m on bits 5, 6, 1, 0)
 needs two masked shifts and an or. The factor 2^6 is folded into the scale bytes here.
 
+Linears and experts carry their scales as bf16, exact for powers of two: the engines take them as
+they come, for one more byte in 1024 (fp8) or 32 (fp4) codes. A table's scales stay bytes.
+
 K is padded to whole partitions (128) and N to whole blocks (fp8) or pairs (fp4) with zero codes.
 """
 
@@ -48,11 +51,11 @@ _ABOVE_240 = ~np.isnan(_values) & (np.abs(_values) > 240)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedFp8:
-    """A linear's weight on the 240 grid.
+    """A weight on the 240 grid.
 
     Attributes:
-        codes: uint8 [Kp, Np], bytes of nl.float8_e4m3.
-        scale: uint8 [Kp/32, Np/32], ue8m0.
+        codes: uint8 [Kp, Np], bytes of nl.float8_e4m3 (a table: [R, W]).
+        scale: bf16 [Kp/32, Np/32] (a table: ue8m0 bytes [R, W/32]).
         out_features: N without padding.
         num_rescaled_blocks: blocks that were halved.
         num_inexact: codes whose half is not on the grid.
@@ -71,7 +74,7 @@ class PreparedFp4:
 
     Attributes:
         codes: uint8 [E, Kp, Np/2].
-        scale: uint8 [E, Kp/32, Np], ue8m0, 2^6 larger than stored.
+        scale: bf16 [E, Kp/32, Np], 2^6 larger than stored.
         out_features: N without padding.
     """
 
@@ -118,7 +121,8 @@ def _prepare_fp8(weight: QuantisedWeight) -> PreparedFp8:
     _require_scale_shape(weight, grid)
     codes = functional.pad(weight.codes, (0, -columns % _PARTITIONS, 0, -rows % _BLOCK)).numpy()
     scale = functional.pad(weight.scale, (0, codes.shape[1] // _BLOCK - grid[1]), value=127).numpy()
-    return _on_240_grid(codes.reshape(grid[0], _BLOCK, -1, _BLOCK), scale, rows)
+    moved = _on_240_grid(codes.reshape(grid[0], _BLOCK, -1, _BLOCK), scale, rows)
+    return replace(moved, scale=_powers_of_two(moved.scale))
 
 
 def _prepare_fp8_rows(table: QuantisedWeight) -> PreparedFp8:
@@ -163,9 +167,15 @@ def _prepare_fp4(weight: QuantisedWeight) -> PreparedFp4:
     scale = np.pad(raised, scale_padding, constant_values=127).transpose(0, 2, 1)
     return PreparedFp4(
         codes=torch.from_numpy(np.ascontiguousarray(paired)),
-        scale=torch.from_numpy(np.ascontiguousarray(scale)),
+        scale=_powers_of_two(torch.from_numpy(np.ascontiguousarray(scale))),
         out_features=rows,
     )
+
+
+def _powers_of_two(bytes_: torch.Tensor) -> torch.Tensor:
+    """bf16 2^(byte - 127)."""
+    exponents = bytes_.int() - 127
+    return torch.ldexp(torch.ones(bytes_.shape), exponents).bfloat16()
 
 
 def _first_code(nibble: Bytes) -> Bytes:
