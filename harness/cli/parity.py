@@ -89,6 +89,9 @@ def parity(
     kernels: Annotated[str, typer.Option(help="Target text of the table under test.")] = KERNELS,
     time_limit_s: Annotated[float, typer.Option(help="Of one case.")] = 120.0,
     replay: Annotated[Path | None, typer.Option(help="A failing case's bundle.")] = None,
+    mutation: Annotated[str, typer.Option(help="'auto': judge mutants of the kernels.")] = "",
+    count: Annotated[int, typer.Option(help="Mutants to draw.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
     junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML here.")] = None,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
 ) -> None:
@@ -98,12 +101,54 @@ def parity(
     if replay is not None:
         raise typer.Exit(_replay(replay, options, screen))
     selection = select_cases(suite or [], op or [], preset, tier)
+    if mutation not in ("", "auto"):
+        raise UsageError(f"--mutation {mutation!r} is not known: choose auto")
     with recording(out, None, backend=backend) as store:
-        code = judge_selection(store, screen, selection, options)
+        if mutation:
+            code = judge_mutants(store, screen, selection, options, count, seed)
+        else:
+            code = judge_selection(store, screen, selection, options)
         screen.print(f"run: {store.directory}")
         if junit is not None:
             _write_junit(store, junit)
     raise typer.Exit(code)
+
+
+def judge_mutants(
+    store: RunStore,
+    screen: Console,
+    selection: Selection,
+    options: ParityOptions,
+    count: int,
+    seed: int,
+) -> ExitCode:
+    """Mutants of the kernels, on the bundled interpreter; fewer than 95 % caught is a failure."""
+    from harness.cli.kernel_mutation import TARGET
+    from harness.cli.mutation_table import print_mutants, record_share
+    from harness.run.mutation import MutantVerdict, run_mutants
+
+    if options.backend != "interpret":
+        raise UsageError("--mutation auto changes instructions: it needs --backend interpret")
+    num_judged = 0
+    with progress_bar(screen) as tell:
+
+        def on_verdict(verdict: MutantVerdict, total: int) -> None:
+            nonlocal num_judged
+            num_judged += 1
+            tell(f"mutants of {verdict.mutant.op}", num_judged, total)
+
+        verdicts = run_mutants(
+            selection.cases,
+            selection.tolerances,
+            targets_for(options.kernels),
+            TARGET,
+            count=count,
+            seed=seed,
+            jobs=options.jobs or _num_cores(),
+            on_verdict=on_verdict,
+        )
+    print_mutants(screen, verdicts, seed)
+    return record_share(store, verdicts)
 
 
 def check_parity(store: RunStore, screen: Console, preset: str, backend: str) -> ExitCode:

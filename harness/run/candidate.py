@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +18,7 @@ from harness.run.clock import Clock
 from harness.run.inputs import Arguments, Snapshot
 from harness.run.verdict import as_outputs
 
-__all__ = ["POISONS", "Attempt", "Candidate", "Poison", "bits_differ", "unwritten"]
+__all__ = ["POISONS", "Attempt", "Candidate", "Poison", "bits_differ", "output_digest", "unwritten"]
 
 Poison = Callable[[float], AbstractContextManager[object]]
 POISONS = (float("nan"), 1e30)
@@ -114,6 +115,16 @@ def bits_differ(first: Attempt, second: Attempt) -> str:
             flat = int(differs.to(torch.uint8).argmax())
             return f"output {place}: {int(differs.sum())} elements, first at flat index {flat}"
     return ""
+
+
+def output_digest(outputs: tuple[object, ...]) -> str:
+    """sha256 of dtypes, shapes and bytes."""
+    sha = hashlib.sha256()
+    for output in outputs:
+        if isinstance(output, torch.Tensor):
+            sha.update(f"{output.dtype}{tuple(output.shape)}".encode())
+            sha.update(_rows_of_bytes(output).numpy().tobytes())
+    return sha.hexdigest()
 
 
 def _rows_of_bytes(tensor: torch.Tensor) -> torch.Tensor:

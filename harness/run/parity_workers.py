@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +14,7 @@ from harness.core.case import Case
 from harness.core.results import ParityResult
 from harness.core.status import OpStatus
 from harness.run.bundle import bundle_directory, write_bundle
+from harness.run.candidate import output_digest
 from harness.run.golden import kernel_numerics
 from harness.run.inputs import build_inputs
 from harness.run.isolate import Crashed, Finished, Limits, Outcome, Raised, TimedOut, WorkerPool
@@ -146,20 +146,9 @@ def _work(
             case = judge.shrink(case, task.shrink_from)
             return _Answer(judge.trial(case).result, "")
         trial = judge.trial(case)
-        return _Answer(judge.kept(trial, case), _digest(trial.outputs))
+        return _Answer(judge.kept(trial, case), output_digest(trial.outputs))
 
     return work
-
-
-def _digest(outputs: tuple[object, ...]) -> str:
-    """sha256 of dtypes, shapes and bytes."""
-    sha = hashlib.sha256()
-    for output in outputs:
-        if isinstance(output, torch.Tensor):
-            sha.update(f"{output.dtype}{tuple(output.shape)}".encode())
-            flat = output.contiguous().reshape(-1, 1)
-            sha.update(flat.view(torch.uint8).numpy().tobytes())
-    return sha.hexdigest()
 
 
 def _same_bytes(first: _Answer, second: _Answer) -> ParityResult:
