@@ -13,6 +13,7 @@ import torch
 
 from references.fused_mhc import mega_mhc, tf32_hc_prenorm_gemm
 from references.mega_gate import bf16_mega_gate
+from references.mega_moe import SymmBuffer, fp8_fp4_mega_moe, get_symm_buffer_for_mega_moe
 from references.mqa_logits import (
     SparseLogitsMetadata,
     fp8_fp4_mqa_logits,
@@ -37,6 +38,7 @@ from references.scaled_matrices import (
 
 __all__ = [
     "SparseLogitsMetadata",
+    "SymmBuffer",
     "bf16_gemm_nt",
     "bf16_mega_gate",
     "cast_back_from_fp4",
@@ -44,6 +46,7 @@ __all__ = [
     "fp4_gemm_nt",
     "fp8_einsum",
     "fp8_fp4_gemm_nt",
+    "fp8_fp4_mega_moe",
     "fp8_fp4_mqa_logits",
     "fp8_fp4_paged_mqa_logits",
     "fp8_fp4_paged_sparse_mqa_logits",
@@ -53,6 +56,7 @@ __all__ = [
     "get_paged_mqa_logits_metadata",
     "get_paged_sparse_mqa_logits_metadata",
     "get_sparse_mqa_logits_metadata",
+    "get_symm_buffer_for_mega_moe",
     "m_grouped_bf16_gemm_nt_contiguous",
     "m_grouped_bf16_gemm_nt_masked",
     "m_grouped_fp8_fp4_gemm_nt_contiguous",

@@ -192,6 +192,45 @@ def test_mega_gate_switches_the_bias_of_image_tokens_and_renames_experts() -> No
     assert torch.equal(renamed, 7 - ids)
 
 
+def test_mega_moe_equals_every_expert_applied_by_hand() -> None:
+    hidden, width, tokens = 64, 32, 5
+    buffer = deep_gemm.get_symm_buffer_for_mega_moe(None, 3, 8, 2, hidden)
+    x, sf = deep_gemm.per_token_cast_to_fp8(normal(30, tokens, hidden))
+    buffer.x[:tokens].copy_(x)
+    buffer.x_sf[:tokens] = sf
+    ids = torch.tensor([[0, 2], [2, 1], [1, -1], [-1, -1], [2, 0]])
+    shares = normal(31, tokens, 2, dtype=torch.float32).abs()
+    buffer.topk_idx[:tokens] = ids
+    buffer.topk_weights[:tokens] = shares
+    l1, l2 = fp4_experts(32, 3, 2 * width, hidden), fp4_experts(36, 3, hidden, width)
+    shared = [
+        deep_gemm.per_block_cast_to_fp8(normal(seed, *shape))
+        for seed, shape in ((40, (2 * width, hidden)), (41, (hidden, width)))
+    ]
+    y = torch.zeros(tokens, hidden, dtype=torch.bfloat16)
+    deep_gemm.fp8_fp4_mega_moe(y, l1, l2, buffer, *shared, activation_clamp=3.0)
+    rows, first, second = dense((x, sf), 1, 32), dense(l1, 1, 32), dense(l2, 1, 32)
+
+    def expert(row: F64, w1: F64, w2: F64, share: float) -> F64:
+        gate, up = np.split(w1 @ row, 2)
+        gate, up = np.minimum(gate, 3), np.clip(up, -3, 3)
+        product: F64 = w2 @ (share * gate / (1 + np.exp(-gate)) * up)
+        return product
+
+    golden = np.zeros((tokens, hidden))
+    for token in range(tokens):
+        golden[token] = expert(rows[token], dense(shared[0], 32, 32), dense(shared[1], 32, 32), 1.0)
+        for which, share in zip(ids[token].tolist(), shares[token].tolist(), strict=True):
+            if which >= 0:
+                golden[token] += expert(rows[token], first[which], second[which], share)
+    scale = np.abs(golden).max()
+    assert np.sqrt(((y.double().numpy() - golden) ** 2).mean()) < 0.02 * scale  # fp8 of the hidden
+    with pytest.raises(UsageError, match="go together"):
+        deep_gemm.fp8_fp4_mega_moe(y, l1, l2, buffer, shared[0])
+    with pytest.raises(UsageError, match="l2 values has shape"):
+        deep_gemm.fp8_fp4_mega_moe(y, l1, l1, buffer)
+
+
 def test_wrong_operands_are_refused() -> None:
     a = deep_gemm.per_token_cast_to_fp8(normal(1, 4, 64))
     b = deep_gemm.per_block_cast_to_fp8(normal(2, 32, 64))
