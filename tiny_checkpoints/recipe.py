@@ -57,6 +57,7 @@ class ParameterSource:
             ("shared_experts.w3", 4.0),
             ("shared_experts.w2", 0.15 * gains.branch),
             (".w2", 1.5 * gains.branch),
+            ("compressor.wgate.weight", 3.0),
             ("engram.wkv", 2.0 * gains.branch),
             ("ffn.gate.weight", gains.router),
         )
@@ -68,7 +69,7 @@ class ParameterSource:
             ("attn_sink", lambda unit: self._normals(unit, 0.5)),
             ("gate.bias", lambda unit: self._normals(unit, 0.01)),
             ("gate.bias_vl", lambda unit: self._normals(unit, 0.01)),
-            ("_fn", lambda unit: self._normals(unit, 0.01)),
+            ("_fn", lambda unit: self._normals(unit, 0.03)),
             ("_base", self._hc_base),
             ("_scale", lambda unit: 1.0 + 0.25 * uniforms(self._stream(unit), unit.shape)),
             ("markov_head.embed.weight", lambda unit: self._codebook(unit, "markov", True, 0.7)),
@@ -118,8 +119,8 @@ class ParameterSource:
         return np.repeat(np.repeat(factors, tile_rows, axis=0), _TILE, axis=1)
 
     def _hc_base(self, unit: Unit) -> Reals:
-        """Normals of 0.3, and a mild diagonal preference of 1 for the residual mixing."""
-        values = self._normals(unit, 0.3)
+        """Normals of 1, so that streams grow apart, and a diagonal preference for the mixing."""
+        values = self._normals(unit, 1.0)
         num_streams = math.isqrt(unit.shape[0] + 1) - 1
         values[2 * num_streams :: num_streams + 1] += 1.0
         return values

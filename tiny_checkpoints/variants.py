@@ -34,7 +34,7 @@ class Gains:
     query: float = 1.0
     router: float = 1.0
     cluster: float = 1.0
-    compressed: float = 0.35
+    compressed: float = 0.5
     tail: float = 0.05
     tail_head: float = 8.0
 
