@@ -14,7 +14,7 @@ denominator; one rounding of o. m includes the sink and ends at -1e30, so that a
 -3e38) weigh exactly 0 whatever else is masked.
 Expected error: bf16 rounding of P and o, fp32 summation.
 
-Tiling (LNC=2: each core takes half of the tokens; one token: half of the heads):
+Tiling (LNC=2: each core takes half of the tokens):
     G tokens at a time, G * H <= 128 softmax rows (t, h): one head a rank still fills the lanes
         q -> PE transpose -> q^T [D', D/D', G, G*H], zero outside each token's own columns
         for each token, for 128 of its entries:
@@ -25,6 +25,10 @@ Tiling (LNC=2: each core takes half of the tokens; one token: half of the heads)
             for each token: one matmul, P^T stationary, its gathered rows moving -> o PSUM [G*H, D]
         VectorE: o / denominator -> bf16 -> HBM
 G is also limited so that the gathered rows of G tokens stay in SBUF (64 KiB a partition).
+
+One token at LNC=2: each core takes half of the entries and leaves (o, sum, -m) in shared HBM; after
+a barrier each joins half of the heads, both parts rescaled to the common maximum. So one head a
+rank is shared by both cores, too, and no row is gathered twice.
 
 Refuses: numerics other than trn2's, q or kv that are not bf16, sizes beyond the limits above.
 Row 0 of kv stands in for absent keys and must be finite, as every selected row.
@@ -47,11 +51,17 @@ from kernels.contract import (
     require_trn2,
 )
 from kernels.launch import launch, nisa, nki, nl
+from kernels.sparse_attention_softmax import (
+    exponentials,
+    inverse_denominator,
+    scores,
+    weighted_rows,
+)
 from kernels.sparse_attention_tiles import (
     absence_mask,
     channel_piece,
     gather_indices,
-    keys_by_channel,
+    gather_rows,
     load_queries,
     owner_columns,
 )
@@ -63,8 +73,6 @@ _MAX_ENTRIES = 2048
 _MAX_CACHE_ROWS = 1 << 24
 _MAX_GROUP_TOKENS = 32
 _GATHERED_BYTES = 64 * 1024
-_SCORE_FLOOR = -1e30
-_TINY = 1e-30
 
 
 def tokens_per_group(num_tokens: int, num_heads: int, head_dim: int, num_entries: int) -> int:
@@ -81,116 +89,118 @@ def tokens_per_group(num_tokens: int, num_heads: int, head_dim: int, num_entries
     )
 
 
-def _scores(qt_sb: Any, gathered_sb: Any, tokens: int, rows: int, entries: int) -> Any:
-    """PSUM tiles [rows, <= 512] of q . k for the entries of every token of the group."""
-    piece, pieces = qt_sb.shape[0], qt_sb.shape[1]
-    height, tiles, head_dim = gathered_sb.shape[0], gathered_sb.shape[2], gathered_sb.shape[3]
-    banks = []
-    for begin in range(0, entries, PSUM_BANK_FP32):
-        width = min(PSUM_BANK_FP32, entries - begin)
-        banks.append(nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.psum))
-    # Transposes of several tiles share one PSUM bank (1024 bf16 a partition) and one copy.
-    batch = max(1, 1024 // (pieces * height))
-    flat_sb = gathered_sb.reshape((height, gathered_sb.shape[1] * tiles, head_dim))
-    for first in range(0, tokens * tiles, batch):
-        count = min(batch, tokens * tiles - first)
-        kt_sb = keys_by_channel(flat_sb[:, first : first + count, :], piece)
-        for k in range(count):
-            token, tile = (first + k) // tiles, (first + k) % tiles
-            begin = tile * PARTITIONS
-            width = min(height, entries - begin)
-            column = begin % PSUM_BANK_FP32
-            for i in range(pieces):
-                nisa.nc_matmul(
-                    dst=banks[begin // PSUM_BANK_FP32][:, column : column + width],
-                    stationary=qt_sb[:, i, token, 0:rows],
-                    moving=kt_sb[:, i, k, 0:width],
-                    accumulate=token + i > 0,
-                )
-    return banks
+def _sink_rows(sink_hbm: Any, tokens: int, first_head: int, heads: int) -> Any:
+    """fp32 [tokens * heads, 1] of sink [H, 1]."""
+    sink_sb = nl.ndarray((tokens * heads, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(
+        dst=sink_sb, src=sink_hbm.ap(pattern=[[0, tokens], [1, heads], [1, 1]], offset=first_head)
+    )
+    return sink_sb
 
 
-def _softmax(banks: Any, mask_sb: Any, sink_sb: Any, scale: float) -> Any:
-    """(P bf16 [rows, M], 1 / denominator fp32 [rows, 1])."""
-    rows, entries = mask_sb.shape
-    scores_sb = nl.ndarray((rows, entries), dtype=nl.float32, buffer=nl.sbuf)
-    for bank in range(len(banks)):
-        begin = bank * PSUM_BANK_FP32
-        end = min(begin + PSUM_BANK_FP32, entries)
-        nisa.scalar_tensor_tensor(
-            dst=scores_sb[:, begin:end],
-            data=banks[bank],
-            op0=nl.multiply,
-            operand0=scale,
-            op1=nl.add,
-            operand1=mask_sb[:, begin:end],
-        )
-    shift_sb = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_reduce(dst=shift_sb, op=nl.maximum, data=scores_sb, axis=1)
-    nisa.tensor_tensor(dst=shift_sb, data1=shift_sb, data2=sink_sb, op=nl.maximum)
+def _attend_tokens(
+    q_hbm: Any, kv_hbm: Any, indices_hbm: Any, sink_hbm: Any, o_hbm: Any, scale: float, group: int
+) -> None:
+    """This core's tokens, `group` at a time."""
+    num_tokens, heads, head_dim = q_hbm.shape
+    q_rows = q_hbm.reshape((num_tokens * heads, head_dim))
+    o_rows = o_hbm.reshape((num_tokens * heads, head_dim))
+    span = (0, indices_hbm.shape[1])
+    first_token, my_tokens = core_share(num_tokens)
+    group = min(group, max(1, my_tokens))
+    piece = channel_piece(head_dim)
+    qt_sb = nl.ndarray(
+        (piece, head_dim // piece, group, group * heads), dtype=nl.bfloat16, buffer=nl.sbuf
+    )
+    if group > 1:
+        nisa.memset(dst=qt_sb, value=0.0)
+    owner_sb = owner_columns(group, heads)
+    sink_sb = _sink_rows(sink_hbm, group, 0, heads)
+    for token in range(first_token, first_token + my_tokens, group):
+        tokens = min(group, first_token + my_tokens - token)
+        rows = tokens * heads
+        row = token * heads
+        load_queries(q_rows, row, tokens, heads, qt_sb)
+        gathered_sb = gather_rows(kv_hbm, gather_indices(indices_hbm, token, tokens, span))
+        mask_sb = absence_mask(indices_hbm, token, tokens, heads, span)
+        banks = scores(qt_sb, gathered_sb, tokens, rows, span[1])
+        sinks = sink_sb[0:rows, :]
+        weight_sb, total_sb, shift_sb = exponentials(banks, mask_sb, sinks, scale)
+        inverse_denominator(total_sb, sinks, shift_sb)
+        o_psum = weighted_rows(weight_sb, gathered_sb, owner_sb, tokens)
+        o_sb = nl.ndarray((rows, head_dim), dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=o_sb, data=o_psum, op0=nl.multiply, operand0=total_sb)
+        nisa.dma_copy(dst=o_rows[row : row + rows, :], src=o_sb)
+
+
+def _half_of_entries(entries: int) -> Any:
+    """(first, number) of this core's entries: whole gather tiles where there are two or more."""
+    if entries < 2 * PARTITIONS:
+        return core_share(entries)
+    first_tile, tiles = core_share(ceil_div(entries, PARTITIONS))
+    first = first_tile * PARTITIONS
+    return first, min(tiles * PARTITIONS, entries - first)
+
+
+def _attend_half(
+    q_hbm: Any, kv_hbm: Any, indices_hbm: Any, sink_hbm: Any, part_hbm: Any, scale: float
+) -> None:
+    """One token: this core's half of the entries -> part [core, H, D + 2]: o, sum, -m."""
+    heads, head_dim = q_hbm.shape[1], q_hbm.shape[2]
+    span = _half_of_entries(indices_hbm.shape[1])
+    piece = channel_piece(head_dim)
+    qt_sb = nl.ndarray((piece, head_dim // piece, 1, heads), dtype=nl.bfloat16, buffer=nl.sbuf)
+    load_queries(q_hbm.reshape((heads, head_dim)), 0, 1, heads, qt_sb)
+    gathered_sb = gather_rows(kv_hbm, gather_indices(indices_hbm, 0, 1, span))
+    mask_sb = absence_mask(indices_hbm, 0, 1, heads, span)
+    sink_sb = _sink_rows(sink_hbm, 1, 0, heads)
+    banks = scores(qt_sb, gathered_sb, 1, heads, span[1])
+    weight_sb, total_sb, shift_sb = exponentials(banks, mask_sb, sink_sb, scale)
+    o_psum = weighted_rows(weight_sb, gathered_sb, None, 1)
+    part_sb = nl.ndarray((heads, head_dim + 2), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=part_sb[:, 0:head_dim], src=o_psum)
+    nisa.tensor_copy(dst=part_sb[:, head_dim : head_dim + 1], src=total_sb)
+    nisa.tensor_copy(dst=part_sb[:, head_dim + 1 : head_dim + 2], src=shift_sb)
+    nisa.dma_copy(dst=part_hbm[nl.program_id(0), :, :], src=part_sb)
+
+
+def _join_halves(part_hbm: Any, sink_hbm: Any, o_hbm: Any) -> None:
+    """This core's heads of o from both parts, rescaled to the common maximum."""
+    num_heads, head_dim = o_hbm.shape[1], o_hbm.shape[2]
+    first_head, heads = core_share(num_heads)
+    if heads == 0:
+        return
+    width = head_dim + 1
+    part_sb = nl.ndarray((heads, 2, width + 1), dtype=nl.float32, buffer=nl.sbuf)
+    shift_sb = nl.ndarray((heads, 1), dtype=nl.float32, buffer=nl.sbuf)
+    factor_sb = nl.ndarray((heads, 2), dtype=nl.float32, buffer=nl.sbuf)
+    sum_sb = nl.ndarray((heads, width), dtype=nl.float32, buffer=nl.sbuf)
+    o_sb = nl.ndarray((heads, head_dim), dtype=nl.bfloat16, buffer=nl.sbuf)
+    row = width + 1
+    nisa.dma_copy(
+        dst=part_sb,
+        src=part_hbm.ap(
+            pattern=[[row, heads], [num_heads * row, 2], [1, row]], offset=first_head * row
+        ),
+    )
+    # -m = min(-m0, -m1); each half counts exp(m_c - m).
+    nisa.tensor_reduce(dst=shift_sb, op=nl.minimum, data=part_sb[:, :, width], axis=1)
+    nisa.activation(dst=factor_sb, op=nl.exp, data=part_sb[:, :, width], scale=-1.0, bias=shift_sb)
     nisa.tensor_scalar(
-        dst=shift_sb,
-        data=shift_sb,
-        op0=nl.maximum,
-        operand0=_SCORE_FLOOR,
-        op1=nl.multiply,
-        operand1=-1.0,
+        dst=sum_sb, data=part_sb[:, 0, 0:width], op0=nl.multiply, operand0=factor_sb[:, 0:1]
     )
-    weight_sb = nl.ndarray((rows, entries), dtype=nl.bfloat16, buffer=nl.sbuf)
-    total_sb = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    sink_weight_sb = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation_reduce(
-        dst=weight_sb,
-        op=nl.exp,
-        data=scores_sb,
-        bias=shift_sb,
-        reduce_op=nl.add,
-        reduce_res=total_sb,
+    nisa.scalar_tensor_tensor(
+        dst=sum_sb,
+        data=part_sb[:, 1, 0:width],
+        op0=nl.multiply,
+        operand0=factor_sb[:, 1:2],
+        op1=nl.add,
+        operand1=sum_sb,
     )
-    nisa.activation(dst=sink_weight_sb, op=nl.exp, data=sink_sb, bias=shift_sb)
-    # Zero only where a token has no key and its sink is -inf; then 0 / tiny is the wanted 0.
-    nisa.tensor_scalar(
-        dst=total_sb,
-        data=total_sb,
-        op0=nl.add,
-        operand0=sink_weight_sb,
-        op1=nl.maximum,
-        operand1=_TINY,
-    )
-    nisa.reciprocal(dst=total_sb, data=total_sb)
-    return weight_sb, total_sb
-
-
-def _weighted_rows(weight_sb: Any, gathered_sb: Any, owner_sb: Any, tokens: int) -> Any:
-    """PSUM fp32 [rows, D]: P times each token's own gathered rows."""
-    rows, entries = weight_sb.shape
-    height, tiles, head_dim = gathered_sb.shape[0], gathered_sb.shape[2], gathered_sb.shape[3]
-    o_psum = nl.ndarray((rows, head_dim), dtype=nl.float32, buffer=nl.psum)
-    for tile in range(tiles):
-        begin = tile * PARTITIONS
-        width = min(height, entries - begin)
-        t_psum = nl.ndarray((width, rows), dtype=nl.bfloat16, buffer=nl.psum)
-        nisa.nc_transpose(
-            dst=t_psum, data=weight_sb[:, begin : begin + width], engine=nisa.engine.tensor
-        )
-        spread_sb = nl.ndarray((width, tokens, rows), dtype=nl.bfloat16, buffer=nl.sbuf)
-        if tokens > 1:
-            nisa.tensor_tensor(
-                dst=spread_sb,
-                data1=t_psum.expand_dim(1).broadcast(1, tokens),
-                data2=owner_sb[0:width, 0:tokens, 0:rows],
-                op=nl.multiply,
-            )
-        else:
-            nisa.tensor_copy(dst=spread_sb[:, 0, :], src=t_psum)
-        for token in range(tokens):
-            nisa.nc_matmul(
-                dst=o_psum,
-                stationary=spread_sb[:, token, :],
-                moving=gathered_sb[0:width, token, tile, :],
-                accumulate=tile + token > 0,
-            )
-    return o_psum
+    total = sum_sb[:, head_dim:width]
+    inverse_denominator(total, _sink_rows(sink_hbm, 1, first_head, heads), shift_sb)
+    nisa.tensor_scalar(dst=o_sb, data=sum_sb[:, 0:head_dim], op0=nl.multiply, operand0=total)
+    nisa.dma_copy(dst=o_hbm[0, first_head : first_head + heads, :], src=o_sb)
 
 
 @nki.jit
@@ -198,60 +208,15 @@ def sparse_attention_kernel(
     q_hbm: Any, kv_hbm: Any, indices_hbm: Any, sink_hbm: Any, scale: float, group_tokens: int
 ) -> Any:
     """q [T, H, D] bf16, kv [n, D] bf16, indices [T, M] int32, sink [H, 1] -> o [T, H, D] bf16."""
-    num_tokens, num_heads, head_dim = q_hbm.shape
-    entries = indices_hbm.shape[1]
-    o_hbm = nl.ndarray((num_tokens, num_heads, head_dim), dtype=nl.bfloat16, buffer=nl.shared_hbm)
-    q_rows = q_hbm.reshape((num_tokens * num_heads, head_dim))
-    o_rows = o_hbm.reshape((num_tokens * num_heads, head_dim))
-    first_token, my_tokens = 0, num_tokens
-    first_head, heads = 0, num_heads
-    if num_tokens > 1:
-        first_token, my_tokens = core_share(num_tokens)
+    num_tokens, heads, head_dim = q_hbm.shape
+    o_hbm = nl.ndarray((num_tokens, heads, head_dim), dtype=nl.bfloat16, buffer=nl.shared_hbm)
+    if num_tokens == 1 and nl.program_ndim() > 0 and indices_hbm.shape[1] > 1:
+        part_hbm = nl.ndarray((2, heads, head_dim + 2), dtype=nl.float32, buffer=nl.shared_hbm)
+        _attend_half(q_hbm, kv_hbm, indices_hbm, sink_hbm, part_hbm, scale)
+        nisa.core_barrier(data=part_hbm, cores=(0, 1))
+        _join_halves(part_hbm, sink_hbm, o_hbm)
     else:
-        first_head, heads = core_share(num_heads)
-        if heads == 0:
-            return o_hbm
-    group = min(group_tokens, max(1, my_tokens))
-    piece = channel_piece(head_dim)
-    height = min(entries, PARTITIONS)
-    tiles = ceil_div(entries, PARTITIONS)
-
-    qt_sb = nl.ndarray(
-        (piece, head_dim // piece, group, group * heads), dtype=nl.bfloat16, buffer=nl.sbuf
-    )
-    if group > 1:
-        nisa.memset(dst=qt_sb, value=0.0)
-    owner_sb = owner_columns(group, heads)
-    sink_sb = nl.ndarray((group * heads, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(
-        dst=sink_sb, src=sink_hbm.ap(pattern=[[0, group], [1, heads], [1, 1]], offset=first_head)
-    )
-    for token in range(first_token, first_token + my_tokens, group):
-        tokens = min(group, first_token + my_tokens - token)
-        rows = tokens * heads
-        row = token * num_heads + first_head
-        load_queries(q_rows, row, tokens, heads, qt_sb)
-        index_sb = gather_indices(indices_hbm, token, tokens)
-        gathered_sb = nl.ndarray(
-            (height, tokens, tiles, head_dim), dtype=nl.bfloat16, buffer=nl.sbuf
-        )
-        for t in range(tokens):
-            for tile in range(tiles):
-                nisa.dma_copy(
-                    dst=gathered_sb[:, t, tile, :],
-                    src=kv_hbm.ap(
-                        pattern=[[head_dim, height], [1, head_dim]],
-                        vector_offset=index_sb[:, t, tile : tile + 1],
-                        indirect_dim=0,
-                    ),
-                )
-        mask_sb = absence_mask(indices_hbm, token, tokens, heads)
-        banks = _scores(qt_sb, gathered_sb, tokens, rows, entries)
-        weight_sb, inverse_sb = _softmax(banks, mask_sb, sink_sb[0:rows, :], scale)
-        o_psum = _weighted_rows(weight_sb, gathered_sb, owner_sb, tokens)
-        o_sb = nl.ndarray((rows, head_dim), dtype=nl.bfloat16, buffer=nl.sbuf)
-        nisa.tensor_scalar(dst=o_sb, data=o_psum, op0=nl.multiply, operand0=inverse_sb)
-        nisa.dma_copy(dst=o_rows[row : row + rows, :], src=o_sb)
+        _attend_tokens(q_hbm, kv_hbm, indices_hbm, sink_hbm, o_hbm, scale, group_tokens)
     return o_hbm
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "absence_mask",
     "channel_piece",
     "gather_indices",
+    "gather_rows",
     "keys_by_channel",
     "load_queries",
     "owner_columns",
@@ -31,9 +32,14 @@ def channel_piece(head_dim: int) -> int:
     return piece
 
 
-def gather_indices(indices_hbm: Any, token: int, tokens: int) -> Any:
-    """int32 [min(M, 128), tokens, M/128]: entries down the partitions, absent ones as row 0."""
-    entries = indices_hbm.shape[1]
+def gather_indices(indices_hbm: Any, token: int, tokens: int, span: Any) -> Any:
+    """uint32 [min(M, 128), tokens, M/128]: entries down the partitions, absent ones as row 0.
+
+    span = (first, entries) of a row of indices: M is its length.
+    """
+    stored = indices_hbm.shape[1]
+    entries = span[1]
+    offset = token * stored + span[0]
     rows = min(entries, PARTITIONS)
     full_tiles, tail = entries // rows, entries % rows
     tiles = full_tiles + (1 if tail > 0 else 0)
@@ -43,15 +49,15 @@ def gather_indices(indices_hbm: Any, token: int, tokens: int) -> Any:
     nisa.dma_copy(
         dst=raw_sb[:, :, 0:full_tiles],
         src=indices_hbm.ap(
-            pattern=[[1, rows], [entries, tokens], [rows, full_tiles]], offset=token * entries
+            pattern=[[1, rows], [stored, tokens], [rows, full_tiles]], offset=offset
         ),
     )
     if tail > 0:
         nisa.dma_copy(
             dst=raw_sb[0:tail, :, full_tiles:tiles],
             src=indices_hbm.ap(
-                pattern=[[1, tail], [entries, tokens], [1, 1]],
-                offset=token * entries + full_tiles * rows,
+                pattern=[[1, tail], [stored, tokens], [1, 1]],
+                offset=offset + full_tiles * rows,
             ),
         )
     index_sb = nl.ndarray((rows, tokens, tiles), dtype=nl.uint32, buffer=nl.sbuf)
@@ -59,14 +65,33 @@ def gather_indices(indices_hbm: Any, token: int, tokens: int) -> Any:
     return index_sb
 
 
-def absence_mask(indices_hbm: Any, token: int, tokens: int, heads: int) -> Any:
-    """fp32 [tokens * heads, M]: -3e38 where the entry is -1, else 0."""
-    entries = indices_hbm.shape[1]
+def gather_rows(kv_hbm: Any, index_sb: Any) -> Any:
+    """bf16 [min(M, 128), tokens, M/128, D]: the rows of kv [n, D] that index_sb names."""
+    height, tokens, tiles = index_sb.shape
+    head_dim = kv_hbm.shape[1]
+    gathered_sb = nl.ndarray((height, tokens, tiles, head_dim), dtype=nl.bfloat16, buffer=nl.sbuf)
+    for token in range(tokens):
+        for tile in range(tiles):
+            nisa.dma_copy(
+                dst=gathered_sb[:, token, tile, :],
+                src=kv_hbm.ap(
+                    pattern=[[head_dim, height], [1, head_dim]],
+                    vector_offset=index_sb[:, token, tile : tile + 1],
+                    indirect_dim=0,
+                ),
+            )
+    return gathered_sb
+
+
+def absence_mask(indices_hbm: Any, token: int, tokens: int, heads: int, span: Any) -> Any:
+    """fp32 [tokens * heads, M]: -3e38 where the entry is -1, else 0; span as above."""
+    stored = indices_hbm.shape[1]
+    entries = span[1]
     index_sb = nl.ndarray((tokens * heads, entries), dtype=nl.int32, buffer=nl.sbuf)
     nisa.dma_copy(
         dst=index_sb,
         src=indices_hbm.ap(
-            pattern=[[entries, tokens], [0, heads], [1, entries]], offset=token * entries
+            pattern=[[stored, tokens], [0, heads], [1, entries]], offset=token * stored + span[0]
         ),
     )
     mask_sb = nl.ndarray((tokens * heads, entries), dtype=nl.float32, buffer=nl.sbuf)

@@ -155,12 +155,30 @@ def test_heads_split_over_ranks_reassemble_to_the_whole() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "heads"), [(1, 8), (1, 1), (2, 4), (5, 16)])
-def test_two_cores_share_the_work(tokens: int, heads: int) -> None:
-    arguments = problem(tokens, heads, 64, 50, 24)
-    alone = sparse_attention(*arguments, numerics=NUMERICS)
+@pytest.mark.parametrize("entries", [1, 2, 24, 131])
+def test_two_cores_share_the_work(tokens: int, heads: int, entries: int) -> None:
     with lnc_selected(2):
-        shared = sparse_attention(*arguments, numerics=NUMERICS)
-    assert torch.allclose(alone.float(), shared.float(), atol=2**-8, rtol=2**-7)
+        assert_matches(problem(tokens, heads, 64, 50, entries))
+
+
+def test_one_token_with_all_keys_in_one_half_or_none_at_all_on_two_cores() -> None:
+    q, kv, indices, sink, scale = problem(1, 4, 64, 50, 24, absent=0.0)
+    with lnc_selected(2):
+        for hidden in (slice(0, 12), slice(12, 24), slice(0, 24)):
+            masked = indices.clone()
+            masked[:, hidden] = -1
+            assert_matches((q, kv, masked, sink, scale))
+
+
+def test_one_head_of_one_token_is_gathered_once_by_both_cores_together() -> None:
+    arguments = problem(1, 1, 512, 700, 640)
+    moved = []
+    for degree in (1, 2):
+        reset_counters()
+        with lnc_selected(degree):
+            sparse_attention(*arguments, numerics=NUMERICS)
+        moved.append(counters().dma_bytes)
+    assert moved[1] < 1.05 * moved[0]
 
 
 @pytest.mark.parametrize("layout", ["strided", "offset", "transposed"])

@@ -82,9 +82,19 @@ def test_masked_vocabularies(vocabulary: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 129])
-def test_both_cores_of_lnc2_give_the_ids_of_one(tokens: int) -> None:
+@pytest.mark.parametrize("vocabulary", [8, 24, 512, 2020])
+def test_both_cores_of_lnc2_give_the_ids_of_one(tokens: int, vocabulary: int) -> None:
     with lnc_selected(2):
-        assert_exact(logits_of(tokens, 512))
+        assert_exact(logits_of(tokens, vocabulary))
+        assert_exact(logits_of(tokens, vocabulary).round())
+
+
+@pytest.mark.parametrize("place", [0, 255, 256, 511])
+def test_a_tie_between_the_cores_goes_to_the_first(place: int) -> None:
+    logits = torch.zeros(1, 512)
+    logits[0, place] = logits[0, 511] = 1.0
+    with lnc_selected(2):
+        assert vocab_argmax(logits, numerics=NUMERICS).tolist() == [place]
 
 
 @pytest.mark.parametrize("layout", ["strided", "offset", "transposed"])
