@@ -75,7 +75,7 @@ def sweep(
 
 def measure_sweep(store: RunStore, screen: Console, spec: SweepSpec, checkpoint: Path) -> ExitCode:
     """Measure what this run has not measured yet; one record a point, on disk when it is done."""
-    from engine.llm import LLM
+    from harness.cli.engine_factory import open_engine
     from harness.run.checkpoint_id import checkpoint_id
     from harness.run.sweep import run_sweep
 
@@ -94,7 +94,7 @@ def measure_sweep(store: RunStore, screen: Console, spec: SweepSpec, checkpoint:
     codes = [ExitCode.PASS for _ in kept]
     with (
         progress_bar(screen) as tell,
-        closing(run_sweep(spec, planned, LLM, finished=finished, progress=tell)) as points,
+        closing(run_sweep(spec, planned, open_engine, finished=finished, progress=tell)) as points,
     ):
         for point in points:
             store.append("sweep", point.key, point)

@@ -74,7 +74,7 @@ def match_tokens(
     Raises:
         MissingEvidenceError: the suite runs kernels and `backend` cannot.
     """
-    from harness.cli.counted_engine import open_counted, runs_kernels
+    from harness.cli.engine_factory import open_engine, runs_kernels
     from harness.cli.kernel_backend import select_backend
     from harness.run.tokens import quote, run_tokens
 
@@ -83,7 +83,7 @@ def match_tokens(
     codes = []
     with (
         progress_bar(screen) as tell,
-        closing(run_tokens(suite.at(str(checkpoint)), open_counted, tell)) as judged,
+        closing(run_tokens(suite.at(str(checkpoint)), open_engine, tell)) as judged,
     ):
         for one in judged:
             store.append("tokens", one.key, one.match)

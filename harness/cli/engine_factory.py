@@ -1,4 +1,4 @@
-"""An engine whose requests also tell what the NKI kernels did: instructions and DMA bytes.
+"""How the command line opens engines: threads that fit, and the counts of the NKI kernels.
 
 The engine knows no kernels and the procedures know neither, so the command line brings the two
 together. Kernels of other ranks run in other processes; their counts are not seen here.
@@ -6,16 +6,22 @@ together. Kernels of other ranks run in other processes; their counts are not se
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from engine.llm import LLM
 from harness.core.engine_face import EngineFace, EngineSettings, Generation
 
-__all__ = ["open_counted", "runs_kernels"]
+__all__ = ["fitting_threads", "open_engine", "runs_kernels"]
 
 _KERNEL_TABLE = "kernels."
+# Below this size a thread's share of a matrix is so small that the barriers cost more than the
+# second core gains: measured on tiny-A, two threads are slower alone and 20 times slower beside
+# another process.
+_SMALL_CHECKPOINT_BYTES = 1 << 30
 _COUNTED = ("instructions", "dma_bytes")
 
 
@@ -24,11 +30,21 @@ def runs_kernels(settings: EngineSettings) -> bool:
     return any(target.startswith(_KERNEL_TABLE) for target in settings.ops)
 
 
-def open_counted(settings: EngineSettings) -> EngineFace:
+def open_engine(settings: EngineSettings) -> EngineFace:
     """An `LLM`, with kernel counts where its kernels run in this process."""
+    if not settings.num_threads:
+        settings = replace(settings, num_threads=fitting_threads(settings))
     if runs_kernels(settings) and settings.cp == 1:
         return _CountedEngine(settings)
     return LLM(settings)
+
+
+def fitting_threads(settings: EngineSettings) -> int:
+    """Threads of each rank: its share of the cores, one for a small checkpoint."""
+    shards = Path(settings.checkpoint).glob("*.safetensors")
+    if sum(shard.stat().st_size for shard in shards) < _SMALL_CHECKPOINT_BYTES:
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // settings.cp)
 
 
 class _CountedEngine(LLM):
