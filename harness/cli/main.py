@@ -30,6 +30,7 @@ COMMANDS: tuple[str, ...] = (
     "records",
     "report",
     "run",
+    "serve",
     "shapes",
     "sweep",
     "tokens",

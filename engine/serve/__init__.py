@@ -1,0 +1,1 @@
+"""The OpenAI-compatible server: HTTP on one event loop, the engine on a thread of its own."""
