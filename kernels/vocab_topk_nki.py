@@ -10,7 +10,8 @@ Expected error: none; values and ids are exact. -inf counts as the lowest finite
 words are ranked (a removed word is -inf), and is handed out as -inf again; a logit of exactly
 -3.4028235e38 becomes -inf, too. NaN is refused by contract.
 
-Tiling (LNC=2: each core takes half of the tokens):
+Tiling (LNC=2: each core takes half of the tokens; of one token, half of its partitions, and the
+first core joins both lists after a barrier):
     fold = largest c with c | V, V / c >= 2 k8, T * c <= 128, c * k8 <= 8192
     for 128 // fold tokens: rotate over tiles of <= 8192 logits of each partition:
         [running top k8 | tile]: k8/8 rounds of max8 + find_index8 + match_replace8
@@ -88,9 +89,13 @@ def _partition_lists(logits_rows: Any, row: int, rows: int, count: int) -> Any:
     return best_sb, best_id_sb
 
 
-def _merged(best_sb: Any, best_id_sb: Any, tokens: int, fold: int, width: int) -> Any:
-    """(values, ids) fp32 [tokens, count] of lists [tokens * fold, count] of columns."""
+def _merged(best_sb: Any, best_id_sb: Any, tokens: int, width: int, first_id: int) -> Any:
+    """(values, ids) fp32 [tokens, count] of lists [tokens * fold, count] of columns.
+
+    A partition holds `width` ids; first_id is the first of a token's first partition here.
+    """
     count = best_sb.shape[1]
+    fold = best_sb.shape[0] // tokens
     shape = (tokens, fold, count)
     value_sb = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
     id_sb = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -103,30 +108,66 @@ def _merged(best_sb: Any, best_id_sb: Any, tokens: int, fold: int, width: int) -
     return _ranked(value_sb.reshape(flat), id_sb.reshape(flat), count)
 
 
-@nki.jit
-def vocab_topk_kernel(logits_hbm: Any, top_k: int, fold: int) -> Any:
-    """logits [T, V] fp32 -> values fp32 [T, k], ids int32 [T, k]."""
-    num_tokens, vocabulary = logits_hbm.shape
-    width = vocabulary // fold
-    count = ceil_div(top_k, ROUND) * ROUND
-    values_hbm = nl.ndarray((num_tokens, top_k), dtype=nl.float32, buffer=nl.shared_hbm)
-    ids_hbm = nl.ndarray((num_tokens, top_k), dtype=nl.int32, buffer=nl.shared_hbm)
-    logits_rows = logits_hbm.reshape((num_tokens * fold, width))
-    first_token, my_tokens = core_share(num_tokens)
+def _store(best_sb: Any, best_id_sb: Any, values_hbm: Any, ids_hbm: Any) -> None:
+    """Write [tokens, k] of lists [tokens, count], removed words as -inf."""
+    tokens, count = best_sb.shape
+    top_k = values_hbm.shape[1]
+    masked_sb = nl.ndarray((tokens, count), dtype=nl.uint8, buffer=nl.sbuf)
+    chosen_sb = nl.ndarray((tokens, count), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=masked_sb, data=best_sb, op0=nl.less_equal, operand0=_LOWEST)
+    nisa.tensor_copy_predicated(dst=best_sb, src=float("-inf"), predicate=masked_sb)
+    nisa.tensor_copy(dst=chosen_sb, src=best_id_sb)
+    nisa.dma_copy(dst=values_hbm, src=best_sb[:, 0:top_k])
+    nisa.dma_copy(dst=ids_hbm, src=chosen_sb[:, 0:top_k])
+
+
+def _rank_tokens(logits_rows: Any, values_hbm: Any, ids_hbm: Any, fold: int, count: int) -> None:
+    """This core's tokens."""
+    width = logits_rows.shape[1]
+    first_token, my_tokens = core_share(values_hbm.shape[0])
     end_token = first_token + my_tokens
     tile_tokens = PARTITIONS // fold
     for token in range(first_token, end_token, tile_tokens):
         tokens = min(tile_tokens, end_token - token)
         best_sb, best_id_sb = _partition_lists(logits_rows, token * fold, tokens * fold, count)
         if fold > 1:
-            best_sb, best_id_sb = _merged(best_sb, best_id_sb, tokens, fold, width)
-        masked_sb = nl.ndarray((tokens, count), dtype=nl.uint8, buffer=nl.sbuf)
-        chosen_sb = nl.ndarray((tokens, count), dtype=nl.int32, buffer=nl.sbuf)
-        nisa.tensor_scalar(dst=masked_sb, data=best_sb, op0=nl.less_equal, operand0=_LOWEST)
-        nisa.tensor_copy_predicated(dst=best_sb, src=float("-inf"), predicate=masked_sb)
-        nisa.tensor_copy(dst=chosen_sb, src=best_id_sb)
-        nisa.dma_copy(dst=values_hbm[token : token + tokens, :], src=best_sb[:, 0:top_k])
-        nisa.dma_copy(dst=ids_hbm[token : token + tokens, :], src=chosen_sb[:, 0:top_k])
+            best_sb, best_id_sb = _merged(best_sb, best_id_sb, tokens, width, 0)
+        end = token + tokens
+        _store(best_sb, best_id_sb, values_hbm[token:end, :], ids_hbm[token:end, :])
+
+
+def _rank_together(logits_rows: Any, values_hbm: Any, ids_hbm: Any, count: int) -> None:
+    """One token: each core ranks half of the partitions' logits, the first core joins them."""
+    fold, width = logits_rows.shape
+    part_hbm = nl.ndarray((2, 2, count), dtype=nl.float32, buffer=nl.shared_hbm)
+    first, mine = core_share(fold)
+    best_sb, best_id_sb = _partition_lists(logits_rows, first, mine, count)
+    best_sb, best_id_sb = _merged(best_sb, best_id_sb, 1, width, first * width)
+    core = nl.program_id(0)
+    nisa.dma_copy(dst=part_hbm[0, core : core + 1, :], src=best_sb)
+    nisa.dma_copy(dst=part_hbm[1, core : core + 1, :], src=best_id_sb)
+    nisa.core_barrier(data=part_hbm, cores=(0, 1))
+    if core == 0:
+        value_sb = nl.ndarray((1, 2 * count), dtype=nl.float32, buffer=nl.sbuf)
+        id_sb = nl.ndarray((1, 2 * count), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=value_sb, src=part_hbm[0, :, :])
+        nisa.dma_copy(dst=id_sb, src=part_hbm[1, :, :])
+        best_sb, best_id_sb = _ranked(value_sb, id_sb, count)
+        _store(best_sb, best_id_sb, values_hbm, ids_hbm)
+
+
+@nki.jit
+def vocab_topk_kernel(logits_hbm: Any, top_k: int, fold: int) -> Any:
+    """logits [T, V] fp32 -> values fp32 [T, k], ids int32 [T, k]."""
+    num_tokens, vocabulary = logits_hbm.shape
+    count = ceil_div(top_k, ROUND) * ROUND
+    values_hbm = nl.ndarray((num_tokens, top_k), dtype=nl.float32, buffer=nl.shared_hbm)
+    ids_hbm = nl.ndarray((num_tokens, top_k), dtype=nl.int32, buffer=nl.shared_hbm)
+    logits_rows = logits_hbm.reshape((num_tokens * fold, vocabulary // fold))
+    if num_tokens == 1 and fold > 1 and nl.program_ndim() > 0:
+        _rank_together(logits_rows, values_hbm, ids_hbm, count)
+    else:
+        _rank_tokens(logits_rows, values_hbm, ids_hbm, fold, count)
     return values_hbm, ids_hbm
 
 
