@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernels.interpreter import limits
-from kernels.interpreter.dtypes import DType, dtype_of
+from kernels.interpreter.dtypes import DType, dtype_of, widened
 from kernels.interpreter.errors import kernel_location, refuse
 from kernels.interpreter.memory import Lifetime, MemoryRegion, Storage
 from kernels.interpreter.pool import take
@@ -49,6 +49,8 @@ def allocate(shape: Any, dtype: object, region: object, name: str, address: obje
             instruction="nl.ndarray",
         )
     extents = checked_shape(shape)
+    if not program.launch.precise:
+        kind = widened(kind)
     if region is MemoryRegion.shared_hbm:
         storage = _shared(program, extents, kind, name)
     elif region.is_hbm:
@@ -113,7 +115,8 @@ def _chip_storage(
 ) -> Storage:
     _check_chip_shape(region, shape, kind)
     partition_bytes = product(shape[1:]) * kind.itemsize
-    lifetime = Lifetime(region, partition_bytes, kernel_location(), name, program)
+    device_bytes = product(shape[1:]) * kind.device_itemsize
+    lifetime = Lifetime(region, device_bytes, kernel_location(), name, program)
     program.lifetimes.append(lifetime)
     return Storage(
         region,
@@ -144,7 +147,7 @@ def _check_chip_shape(region: MemoryRegion, shape: tuple[int, ...], kind: DType)
             "tile dimension 0 by nl.tile_size.pmax",
             instruction="nl.ndarray",
         )
-    used = product(shape[1:]) * kind.itemsize
+    used = product(shape[1:]) * kind.device_itemsize
     capacity = limits.SBUF_USABLE_BYTES
     if region is MemoryRegion.psum:
         capacity = limits.PSUM_PARTITION_BYTES

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import sys
+from enum import Enum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernels.interpreter.allocation import input_tensor
-from kernels.interpreter.dtypes import DType, dtype_of
+from kernels.interpreter.dtypes import DTYPES, DType, dtype_of, widened
 from kernels.interpreter.errors import refuse
 from kernels.interpreter.memory import MemoryRegion
+from kernels.interpreter.nki_object import NKIObject
 from kernels.interpreter.program import Launch
 from kernels.interpreter.tensor import NkiTensor
 
 __all__ = ["Arguments"]
 
 Array = npt.NDArray[Any]
+_IMMUTABLE = (int, float, complex, str, bytes, np.generic, np.dtype, DType, Enum)
 
 
 class Arguments:
@@ -27,7 +31,8 @@ class Arguments:
     writes to an input are seen by the host. Results are torch tensors if an argument was one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, precise: bool = True) -> None:
+        self._precise = precise
         # What a recording must have in common with this launch; see recording.py.
         self._host: dict[int, tuple[NkiTensor, Any]] = {}
         self._copied_back: list[tuple[NkiTensor, Array, Array]] = []
@@ -58,8 +63,21 @@ class Arguments:
         if isinstance(value, dict):
             self.signature.append(tuple(value))
             return {key: self.wrap(item, f"{name}[{key!r}]") for key, item in value.items()}
-        self.signature.append((type(value), value))
+        if isinstance(value, NKIObject):
+            return self._wrap_object(value, name)
+        # An argument that could change between calls cannot be part of a recording's key: a list
+        # has no hash.
+        immutable = value is None or isinstance(value, _IMMUTABLE) or callable(value)
+        self.signature.append((type(value), value) if immutable else [])
         return value
+
+    def _wrap_object(self, value: NKIObject, name: str) -> NKIObject:
+        """A copy whose attributes are wrapped."""
+        self.signature.append([])
+        wrapped = copy.copy(value)
+        for attribute, item in vars(value).items():
+            setattr(wrapped, attribute, self.wrap(item, f"{name}.{attribute}"))
+        return wrapped
 
     def adopt(self, tensors: list[NkiTensor]) -> None:
         """`tensors` stand for this launch's inputs, in order."""
@@ -71,16 +89,17 @@ class Arguments:
         if isinstance(value, NkiTensor):
             return self._result(value)
         if isinstance(value, tuple | list):
-            return type(value)(self.unwrap(item) for item in value)
+            items = [self.unwrap(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         if isinstance(value, dict):
             return {key: self.unwrap(item) for key, item in value.items()}
         return value
 
     def finish(self) -> None:
         """Write inputs that had to be copied back to the caller's arrays."""
-        for tensor, copy, original in self._copied_back:
+        for tensor, dense, original in self._copied_back:
             if tensor.storage.version:
-                np.copyto(original, copy)
+                np.copyto(original, dense, casting="unsafe")
 
     def _tensor(self, original: Any, array: Array, kind: DType | None, name: str) -> NkiTensor:
         if kind is None:
@@ -91,7 +110,11 @@ class Arguments:
                 "cast it to float32, int32 or uint32 first",
                 instruction="kernel argument",
             )
-        contiguous = np.ascontiguousarray(array).reshape(array.shape)
+        if not self._precise and widened(kind) is not kind:
+            kind = widened(kind)
+            contiguous = np.ascontiguousarray(array, np.float32).reshape(array.shape)
+        else:
+            contiguous = np.ascontiguousarray(array).reshape(array.shape)
         if not contiguous.flags.writeable:
             contiguous = contiguous.copy()
         tensor = input_tensor(contiguous, kind, name)
@@ -119,8 +142,11 @@ class Arguments:
                 instruction="return",
             )
         array = tensor.array
+        if tensor.dtype.is_widened:
+            array = array.astype(DTYPES[tensor.dtype.name].carrier)
         if self._uses_torch:
-            return _numpy_to_torch(sys.modules["torch"], array, tensor.dtype)
+            kind = DTYPES[tensor.dtype.name]
+            return _numpy_to_torch(sys.modules["torch"], array, kind)
         return array
 
 

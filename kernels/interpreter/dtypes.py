@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DTYPES", "DType", "dtype_of"]
+__all__ = ["DTYPES", "DType", "dtype_of", "widened"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,12 +25,19 @@ class DType:
         carrier: numpy dtype of the array that holds it.
         kind: "float", "int", "uint" or "bool".
         min_target: first architecture that has it ("trn2", "trn3", …).
+        is_widened: carried in fp32 although it is narrower (NKI_PRECISE_FP=0).
     """
 
     name: str
     carrier: np.dtype[Any]
     kind: str
     min_target: str = "trn2"
+    is_widened: bool = False
+
+    @property
+    def device_itemsize(self) -> int:
+        """Bytes of one element on the device."""
+        return DTYPES[self.name].itemsize if self.is_widened else self.itemsize
 
     @property
     def itemsize(self) -> int:
@@ -92,10 +99,21 @@ DTYPES: dict[str, DType] = {
     )
 }
 
+_WIDENED = {
+    name: DType(name, np.dtype(np.float32), "float", dtype.min_target, is_widened=True)
+    for name, dtype in DTYPES.items()
+    if dtype.kind == "float" and dtype.itemsize < 4
+}
+
 _BY_CARRIER: dict[np.dtype[Any], DType] = {}
 for _candidate in DTYPES.values():
     _BY_CARRIER.setdefault(_candidate.carrier, _candidate)
 _BY_TEXT = {str(dtype.carrier): dtype for dtype in _BY_CARRIER.values()} | DTYPES
+
+
+def widened(kind: DType) -> DType:
+    """`kind` carried in fp32, where it is a narrower float."""
+    return _WIDENED.get(kind.name, kind)
 
 
 def dtype_of(value: object) -> DType | None:

@@ -68,8 +68,8 @@ class Face:
         for extent in self.free_shape:
             self.free_size *= extent
 
-        self.nbytes = self.size * dtype.itemsize
-        self.row_bytes = self._innermost_run() * dtype.itemsize
+        self.nbytes = self.size * dtype.device_itemsize
+        self.row_bytes = self._innermost_run() * dtype.device_itemsize
 
     def _innermost_run(self) -> int:
         """Adjacent elements that one DMA descriptor moves."""
@@ -97,7 +97,16 @@ def face_of(
     indirect: str,
 ) -> Face:
     """The one Face of these properties."""
-    key = (shape, strides, dtype.name, region, start_partition, start_bytes, indirect)
+    key = (
+        shape,
+        strides,
+        dtype.name,
+        dtype.is_widened,
+        region,
+        start_partition,
+        start_bytes,
+        indirect,
+    )
     face = _FACES.get(key)
     if face is None:
         face = _FACES[key] = Face(

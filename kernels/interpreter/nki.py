@@ -17,7 +17,7 @@ import numpy as np
 from kernels.interpreter.arguments import Arguments
 from kernels.interpreter.current import LOCAL
 from kernels.interpreter.errors import refuse
-from kernels.interpreter.options import current_options, platform_target
+from kernels.interpreter.options import current_options, is_precise, platform_target
 from kernels.interpreter.program import LAUNCH_LOCK, Launch, Program
 from kernels.interpreter.recording import Recording
 from kernels.interpreter.recordings import Recordings, Slot
@@ -94,12 +94,13 @@ def simulate(kernel: Any) -> Kernel:
 
 def _run(kernel: Kernel, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     _check_target()
-    host = Arguments()
+    precise = is_precise(current_options())
+    host = Arguments(precise)
     args = tuple([host.wrap(value, f"argument {i}") for i, value in enumerate(arguments)])
     named = {name: host.wrap(value, name) for name, value in options.items()}
     count = kernel.grid or 1
     name = getattr(kernel.function, "__name__", "kernel")
-    launch = Launch(name, count, 1 if count > 1 else 0, current_options())
+    launch = Launch(name, count, 1 if count > 1 else 0, current_options(), precise=precise)
     host.watch_races(launch)
     with LAUNCH_LOCK, single_threaded_blas():
         slot = kernel.recordings.slot(kernel.function, launch, host, tuple(options))

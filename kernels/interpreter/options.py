@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LaunchOptions",
     "current_options",
+    "is_precise",
     "launch_options",
     "platform_target",
     "set_launch_defaults",
@@ -33,6 +34,8 @@ class LaunchOptions:
         trace: keep every instruction for the trace of the summary.
         races: refuse conflicting accesses of the two LNC2 programs to shared HBM.
         replay: later calls of a kernel with arguments of the same kind replay its instructions.
+        precise: store narrow floats as they are (True), or keep everything in fp32 (False) to
+            separate an algorithm's error from rounding; None: by NKI_PRECISE_FP, default 1.
         on_launch: called with the summary of each finished launch.
     """
 
@@ -41,6 +44,7 @@ class LaunchOptions:
     trace: bool = False
     races: bool = True
     replay: bool = True
+    precise: bool | None = None
     on_launch: Callable[[LaunchSummary], None] | None = None
 
 
@@ -70,6 +74,13 @@ def launch_options(**changes: Any) -> Iterator[LaunchOptions]:
         yield options
     finally:
         _OPTIONS.reset(token)
+
+
+def is_precise(options: LaunchOptions) -> bool:
+    """Whether narrow floats are rounded when they are stored."""
+    if options.precise is not None:
+        return options.precise
+    return os.environ.get("NKI_PRECISE_FP", "1") != "0"
 
 
 def platform_target() -> str:

@@ -43,6 +43,7 @@ class Launch:
     turns: Turns | None = None
     mailboxes: dict[Any, Any] = field(default_factory=dict)
     recorder: Any = None
+    precise: bool = True
 
     def poisoned_bytes(self, shape: tuple[int, ...], kind: DType) -> Any:
         """Fresh HBM for the host to see."""

@@ -140,6 +140,8 @@ def view_dtype(tensor: NkiTensor, dtype: object) -> NkiTensor:
     new = dtype_of(dtype)
     if new is None:
         refuse("dtype", repr(dtype), "a dtype of nki.language")
+    if tensor.dtype.is_widened and new != tensor.dtype:
+        refuse("dtype", f"{new} of {tensor.dtype}", "bits do not exist with NKI_PRECISE_FP=0")
     old_size, new_size = tensor.dtype.itemsize, new.itemsize
     if old_size == new_size:
         return tensor.derived(tensor.shape, tensor.strides, tensor.offset, new)

@@ -69,7 +69,7 @@ class Recordings:
             dependencies = self._dependencies = Dependencies(function)
         if not dependencies.pure:
             return None
-        key = (launch.num_programs, launch.program_ndim, options.races, names, *host.signature)
+        key = (launch.num_programs, options.races, launch.precise, names, *host.signature)
         try:
             slot = self._slots.get(key)
         except TypeError:  # an argument that cannot be hashed

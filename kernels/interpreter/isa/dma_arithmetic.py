@@ -78,7 +78,7 @@ def _plan_transpose(dst: Face, src: Face, axes: tuple[int, ...] | None) -> Plan:
         refuse("src", list(src.shape), "2, 3 or 4 dimensions")
     if axes is not None and axes != permutation:
         refuse("axes", list(axes), f"{list(permutation)} for {rank} dimensions")
-    if src.dtype.itemsize != 2:
+    if src.dtype.device_itemsize != 2:
         refuse(
             "src",
             src.dtype,

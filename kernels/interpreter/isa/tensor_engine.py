@@ -327,7 +327,7 @@ def _plan_transpose(dst: Face, data: Face, requested: engine) -> Plan:
             f"the Tensor engine moves {', '.join(_MATMUL_DTYPES)}",
             "tensor_copy integers to float32 (exact below 2**24)",
         )
-    if name == "tensor" and data.dtype.itemsize == 1:
+    if name == "tensor" and data.dtype.device_itemsize == 1:
         refuse(
             "data",
             data.dtype,

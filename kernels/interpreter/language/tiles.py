@@ -88,7 +88,7 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
     """The transpose of a 2-D HBM tensor as an SBUF tile."""
     if len(src.shape) != 2:
         refuse("src", list(src.shape), "2 dimensions", instruction="nl.load_transpose2d")
-    if src.itemsize != 2:
+    if src.dtype.device_itemsize != 2:
         return transpose(load(src), dtype)
     tile = ndarray((src.shape[1], src.shape[0]), src.dtype)
     isa.dma_transpose(dst=tile, src=src)
