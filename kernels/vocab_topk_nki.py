@@ -102,7 +102,12 @@ def _merged(best_sb: Any, best_id_sb: Any, tokens: int, width: int, first_id: in
     first_id_sb = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=value_sb, src=best_sb)
     nisa.dma_copy(dst=id_sb, src=best_id_sb)
-    nisa.iota(dst=first_id_sb, pattern=[[width, fold], [0, count]], offset=0, channel_multiplier=0)
+    nisa.iota(
+        dst=first_id_sb,
+        pattern=[[width, fold], [0, count]],
+        offset=first_id,
+        channel_multiplier=0,
+    )
     nisa.tensor_tensor(dst=id_sb, data1=id_sb, data2=first_id_sb, op=nl.add)
     flat = (tokens, fold * count)
     return _ranked(value_sb.reshape(flat), id_sb.reshape(flat), count)
