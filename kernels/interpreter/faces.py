@@ -19,6 +19,7 @@ class Face:
         partitions, free_size: rows and elements per row (HBM: 1 and all).
         start_partition: first partition on chip.
         start_bytes: first byte within the partition.
+        partition_step: 1 where the rows are adjacent partitions.
         indirect: "", "scalar" or "vector".
         nbytes: moved when the operand is read once.
         row_bytes: of the innermost adjacent run.
@@ -31,6 +32,7 @@ class Face:
         "indirect",
         "nbytes",
         "on_chip",
+        "partition_step",
         "partitions",
         "region",
         "row_bytes",
@@ -50,6 +52,7 @@ class Face:
         start_partition: int,
         start_bytes: int,
         indirect: str,
+        partition_step: int,
     ) -> None:
         self.shape = shape
         self.strides = strides
@@ -58,6 +61,7 @@ class Face:
         self.start_partition = start_partition
         self.start_bytes = start_bytes
         self.indirect = indirect
+        self.partition_step = partition_step
         self.on_chip = not region.is_hbm
         self.size = 1
         for extent in shape:
@@ -95,6 +99,7 @@ def face_of(
     start_partition: int,
     start_bytes: int,
     indirect: str,
+    partition_step: int = 1,
 ) -> Face:
     """The one Face of these properties."""
     key = (
@@ -106,10 +111,11 @@ def face_of(
         start_partition,
         start_bytes,
         indirect,
+        partition_step,
     )
     face = _FACES.get(key)
     if face is None:
         face = _FACES[key] = Face(
-            shape, strides, dtype, region, start_partition, start_bytes, indirect
+            shape, strides, dtype, region, start_partition, start_bytes, indirect, partition_step
         )
     return face

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kernels.interpreter.errors import refuse
 from kernels.interpreter.faces import Face
 
 __all__ = ["Plan", "Plans"]
@@ -43,6 +44,10 @@ class Plan:
         cycles: float = 0.0,
         flops: int = 0,
     ) -> None:
+        repeats = any(s == 0 and n > 1 for s, n in zip(dst.strides, dst.shape, strict=True))
+        # A vector offset gives each row its own address.
+        if repeats and dst.size and dst.indirect != "vector":
+            refuse("dst", f"{dst} with a stride of 0", "every element of dst is written once")
         self.instruction = instruction
         self.engine = engine
         self.run = run

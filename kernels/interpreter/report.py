@@ -27,6 +27,7 @@ def summary_text(summary: LaunchSummary) -> str:
         lines.append(
             f"  DMA rows: {summary.dma_rows}, of which {summary.small_dma_rows} below 2 KiB"
         )
+    lines.extend(f"  WARNING {text}" for text in summary.warnings)
     for output in summary.unwritten:
         lines.append(
             f"  UNWRITTEN {output.position} {list(output.shape)}: {output.num_unwritten} elements, "

@@ -77,6 +77,16 @@ class LaunchSummary:
     trace: tuple[dict[str, Any], ...] = ()
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed but leaves little room on the device."""
+        if self.sbuf_peak_bytes <= limits.SBUF_WARN_BYTES:
+            return ()
+        return (
+            f"SBUF peak {self.sbuf_peak_bytes} B a partition is above the safe budget of "
+            f"{limits.SBUF_WARN_BYTES} B",
+        )
+
+    @property
     def num_instructions(self) -> int:
         """All instructions."""
         return sum(self.instructions.values())

@@ -227,17 +227,27 @@ class NkiTensor:
     def _make_face(self) -> Face:
         region = self.storage.region
         start_partition = start_bytes = 0
+        partition_step = 1
         if not region.is_hbm:
             per_partition = self.storage.partition_bytes
             start_partition, start_bytes = divmod(
                 self.offset * self.dtype.itemsize, max(per_partition, 1)
             )
+            if self.shape[0] > 1:
+                partition_step = self.strides[0] // max(self.free_elements, 1)
         runtime = self.runtime_offset
         indirect = "" if runtime is None else "scalar"
         if isinstance(runtime, VectorOffset):
             indirect = "vector"
         return face_of(
-            self.shape, self.strides, self.dtype, region, start_partition, start_bytes, indirect
+            self.shape,
+            self.strides,
+            self.dtype,
+            region,
+            start_partition,
+            start_bytes,
+            indirect,
+            partition_step,
         )
 
     # -- views ----------------------------------------------------------------------------

@@ -155,6 +155,13 @@ def check_compute_operand(
         )
     check_regions(face, operand, allowed)
     start, count = face.start_partition, face.partitions
+    if face.partition_step != 1 and face.free_size:
+        refuse(
+            operand,
+            f"every {face.partition_step}th partition",
+            "adjacent partitions",
+            "gather the partitions by DMA",
+        )
     if count > limits.MAX_PARTITIONS:
         refuse(operand, f"{count} partitions", f"at most {limits.MAX_PARTITIONS}")
     if count > 64:

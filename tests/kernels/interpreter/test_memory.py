@@ -134,6 +134,21 @@ def test_a_whole_output_is_not_reported() -> None:
     assert summary.unwritten == ()
 
 
+def test_a_peak_above_the_safe_budget_is_a_warning_not_a_refusal() -> None:
+    @nki.jit
+    def kernel(columns: int) -> None:
+        nl.zeros((128, columns), nl.float32)
+
+    warnings = []
+    for columns in (48 * 1024, 48 * 1024 + 1):
+        kernel(columns)
+        summary = nki.last_launch()
+        assert summary is not None
+        warnings.append(summary.warnings)
+    assert warnings[0] == ()
+    assert "196612 B a partition is above the safe budget of 196608 B" in warnings[1][0]
+
+
 def test_peaks_count_tiles_from_first_to_last_use() -> None:
     @nki.jit
     def kernel(keep: bool) -> None:

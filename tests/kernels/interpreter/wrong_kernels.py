@@ -108,6 +108,16 @@ def sixty_five_partitions_not_from_0() -> None:
     nisa.tensor_copy(dst=tile(65, 4), src=tile(128, 4)[32:97])
 
 
+@wrong(r"data is every 2th partition: adjacent partitions; gather the partitions by DMA")
+def every_second_partition() -> None:
+    nisa.reciprocal(dst=tile(4, 4), data=tile(8, 4)[0:8:2])
+
+
+@wrong(r"dst is sbuf float32 \[4, 3\] with a stride of 0: every element of dst is written once")
+def destination_that_repeats_a_cell() -> None:
+    nisa.tensor_copy(dst=tile(4, 1).broadcast(1, 3), src=tile(4, 3))
+
+
 @wrong(r"data2 is 1 partitions: dst has 128 partitions; partitions are not broadcast; replicate")
 def partition_broadcast() -> None:
     nisa.tensor_tensor(dst=tile(128, 4), data1=tile(128, 4), data2=tile(1, 4), op=nl.add)
