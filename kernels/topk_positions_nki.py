@@ -38,34 +38,37 @@ from kernels.contract import (
 )
 from kernels.launch import launch, nisa, nki, nl
 from kernels.score_selection import (
+    CHUNK_SCORES,
     MAX_SEARCH,
     ROUND,
     positions_row,
     remove_largest,
-    visible_scores,
+    show_scores,
+    visible_mask,
 )
 from kernels.tiling import PARTITIONS, ceil_div, core_share
 
 __all__ = ["topk_candidate_positions_kernel", "topk_positions", "topk_positions_kernel"]
 
 
-def _rising_positions(shown_sb: Any, entries: int, count: int) -> Any:
-    """int32 [tokens, count] of the `count` best of shown [tokens, F >= entries]."""
+def _chosen_keys(shown_sb: Any, entries: int, count: int) -> Any:
+    """fp32 [tokens, F]: n - position where among the `count` best of shown, else 0."""
     tokens, columns = shown_sb.shape
     work_sb = nl.ndarray((tokens, columns), dtype=nl.float32, buffer=nl.sbuf)
-    key_sb = nl.ndarray((tokens, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_copy(dst=work_sb, src=shown_sb)
     remove_largest(work_sb, count)
-    nisa.tensor_scalar(
-        dst=key_sb,
-        data=positions_row(tokens, columns, 1),
-        op0=nl.multiply,
-        operand0=-1.0,
-        op1=nl.add,
-        operand1=float(entries),
-    )
     nisa.tensor_tensor(dst=work_sb, data1=work_sb, data2=shown_sb, op=nl.not_equal)
-    nisa.tensor_tensor(dst=key_sb, data1=key_sb, data2=work_sb, op=nl.multiply)
+    for first in range(0, columns, CHUNK_SCORES):
+        width = min(CHUNK_SCORES, columns - first)
+        chunk = work_sb[:, first : first + width]
+        falling_sb = positions_row(tokens, width, entries - first, -1)
+        nisa.tensor_tensor(dst=chunk, data1=chunk, data2=falling_sb, op=nl.multiply)
+    return work_sb
+
+
+def _rising_positions(key_sb: Any, entries: int, count: int) -> Any:
+    """int32 [tokens, count]: n - key of the `count` largest keys, -1 where a key is 0."""
+    tokens = key_sb.shape[0]
     rounds = ceil_div(count, ROUND)
     best_sb = nl.ndarray((tokens, rounds * ROUND), dtype=nl.float32, buffer=nl.sbuf)
     for i in range(rounds):
@@ -96,19 +99,31 @@ def _rising_positions(shown_sb: Any, entries: int, count: int) -> Any:
     return position_sb
 
 
+def _load_limits(visible_hbm: Any, token: int, tokens: int) -> Any:
+    """fp32 [tokens, 1]."""
+    limit_sb = nl.ndarray((tokens, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=limit_sb, src=visible_hbm[token : token + tokens, :])
+    return limit_sb
+
+
 @nki.jit
 def topk_positions_kernel(scores_hbm: Any, visible_hbm: Any, count: int) -> Any:
     """scores [T, n] fp32, visible [T, 1] fp32 -> positions [T, count] int32."""
     num_tokens, entries = scores_hbm.shape
+    columns = max(entries, ROUND)
     positions_hbm = nl.ndarray((num_tokens, count), dtype=nl.int32, buffer=nl.shared_hbm)
     first_token, my_tokens = core_share(num_tokens)
     end_token = first_token + my_tokens
     for token in range(first_token, end_token, PARTITIONS):
         tokens = min(PARTITIONS, end_token - token)
-        limit_sb = nl.ndarray((tokens, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.dma_copy(dst=limit_sb, src=visible_hbm[token : token + tokens, :])
-        shown_sb = visible_scores(scores_hbm, limit_sb, token, tokens, max(entries, ROUND))
-        position_sb = _rising_positions(shown_sb, entries, count)
+        limit_sb = _load_limits(visible_hbm, token, tokens)
+        shown_sb = nl.ndarray((tokens, columns), dtype=nl.float32, buffer=nl.sbuf)
+        for first in range(0, columns, CHUNK_SCORES):
+            seen_sb = visible_mask(limit_sb, first, min(CHUNK_SCORES, entries - first))
+            end = min(columns, first + CHUNK_SCORES)
+            show_scores(scores_hbm, token, first, seen_sb, shown_sb[:, first:end])
+        key_sb = _chosen_keys(shown_sb, entries, count)
+        position_sb = _rising_positions(key_sb, entries, count)
         nisa.dma_copy(dst=positions_hbm[token : token + tokens, :], src=position_sb)
     return positions_hbm
 
@@ -117,25 +132,29 @@ def topk_positions_kernel(scores_hbm: Any, visible_hbm: Any, count: int) -> Any:
 def topk_candidate_positions_kernel(
     scores_hbm: Any, visible_hbm: Any, candidates_hbm: Any, count: int
 ) -> Any:
-    """The same, restricted to entries whose byte in candidates [T, n] uint8 is not 0."""
+    """The same, restricted to entries whose byte in candidates [T, n] uint8 is 1 and not 0."""
     num_tokens, entries = scores_hbm.shape
+    columns = max(entries, ROUND)
     positions_hbm = nl.ndarray((num_tokens, count), dtype=nl.int32, buffer=nl.shared_hbm)
     first_token, my_tokens = core_share(num_tokens)
     end_token = first_token + my_tokens
     for token in range(first_token, end_token, PARTITIONS):
         tokens = min(PARTITIONS, end_token - token)
-        columns = max(entries, ROUND)
-        limit_sb = nl.ndarray((tokens, 1), dtype=nl.float32, buffer=nl.sbuf)
-        candidate_sb = nl.ndarray((tokens, entries), dtype=nl.uint8, buffer=nl.sbuf)
-        nisa.dma_copy(dst=limit_sb, src=visible_hbm[token : token + tokens, :])
-        nisa.dma_copy(dst=candidate_sb, src=candidates_hbm[token : token + tokens, :])
-        seen_sb = visible_scores(scores_hbm, limit_sb, token, tokens, columns)
+        limit_sb = _load_limits(visible_hbm, token, tokens)
         shown_sb = nl.ndarray((tokens, columns), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=shown_sb, value=float("-inf"))
-        nisa.tensor_copy_predicated(
-            dst=shown_sb[:, 0:entries], src=seen_sb[:, 0:entries], predicate=candidate_sb
-        )
-        position_sb = _rising_positions(shown_sb, entries, count)
+        for first in range(0, columns, CHUNK_SCORES):
+            width = min(CHUNK_SCORES, entries - first)
+            seen_sb = visible_mask(limit_sb, first, width)
+            allowed_sb = nl.ndarray((tokens, width), dtype=nl.uint8, buffer=nl.sbuf)
+            nisa.dma_copy(
+                dst=allowed_sb,
+                src=candidates_hbm[token : token + tokens, first : first + width],
+            )
+            nisa.tensor_tensor(dst=seen_sb, data1=seen_sb, data2=allowed_sb, op=nl.bitwise_and)
+            end = min(columns, first + CHUNK_SCORES)
+            show_scores(scores_hbm, token, first, seen_sb, shown_sb[:, first:end])
+        key_sb = _chosen_keys(shown_sb, entries, count)
+        position_sb = _rising_positions(key_sb, entries, count)
         nisa.dma_copy(dst=positions_hbm[token : token + tokens, :], src=position_sb)
     return positions_hbm
 

@@ -58,6 +58,12 @@ def test_any_block_and_any_tail(entries: int, block_size: int, num_blocks: int) 
     assert_exact(scores, visible, block_size, num_blocks)
 
 
+@pytest.mark.parametrize("entries", [4095, 4097, 20000])
+def test_rows_longer_than_a_chunk(entries: int) -> None:
+    assert_exact(*problem(2, entries, ties=True), 8, 20)
+    assert_exact(*problem(2, entries, ties=True), 8, 4000)
+
+
 def test_the_newest_block_is_forced_whatever_it_scores() -> None:
     scores = torch.arange(32.0).flip(0)[None]
     mask = candidate_blocks(scores, torch.tensor([30]), 4, 2, numerics=NUMERICS)
@@ -101,6 +107,8 @@ def test_what_is_refused() -> None:
         candidate_blocks(scores, visible, 0, 2, numerics=NUMERICS)
     with pytest.raises(UsageError, match="num_visible"):
         candidate_blocks(scores, visible[:1], 4, 2, numerics=NUMERICS)
+    with pytest.raises(KernelError, match="number of blocks is 8193"):
+        candidate_blocks(torch.zeros(1, 8193), torch.tensor([4]), 1, 2, numerics=NUMERICS)
     with pytest.raises(KernelError) as found:
         candidate_blocks(scores, visible, 4, 2, numerics=FAST)
     assert found.value.status == "UNSUPPORTED"

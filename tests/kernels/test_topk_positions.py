@@ -64,6 +64,13 @@ def test_any_number_of_entries_and_of_rounds(entries: int, top_k: int) -> None:
     assert_exact(scores, visible, top_k, candidates)
 
 
+@pytest.mark.parametrize("entries", [4095, 4097, 16384])
+def test_rows_longer_than_a_chunk_up_to_the_limit(entries: int) -> None:
+    scores, visible, candidates = problem(2, entries, ties=True)
+    assert_exact(scores, visible, 20, candidates)
+    assert_exact(scores, visible, 20, None)
+
+
 def test_a_row_that_sees_nothing_is_all_minus_one() -> None:
     scores, visible, _ = problem(3, 20)
     visible[1] = 0
