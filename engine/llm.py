@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 import numpy as np
@@ -99,8 +99,13 @@ class LLM:
         max_tokens: int,
         ignore_eos: bool = True,
         want_logits: bool = False,
+        on_token: Callable[[int, int], object] | None = None,
     ) -> list[Generation]:
-        """Greedy continuation of each prompt; see EngineFace.generate."""
+        """Greedy continuation of each prompt; see EngineFace.generate.
+
+        Args:
+            on_token: called with (prompt's index, token id) as soon as a step has given it.
+        """
         if max_tokens < 1:
             raise UsageError(f"max_tokens={max_tokens}: it is at least 1")
         requests = [
@@ -109,7 +114,7 @@ class LLM:
             )
             for prompt in prompts
         ]
-        self._run(requests)
+        self._run(requests, on_token)
         excluded = [share for request in requests for share in request.blocks_excluded]
         self._facts = self._collect_facts(requests, excluded)
         return [_generation(request) for request in requests]
@@ -205,15 +210,22 @@ class LLM:
                     f"prompt[{position}] is {token}: token ids lie in 0..{self.vocab_size - 1}"
                 )
 
-    def _run(self, requests: Sequence[Request]) -> None:
+    def _run(
+        self,
+        requests: Sequence[Request],
+        on_token: Callable[[int, int], object] | None = None,
+    ) -> None:
         if self._closed:
             raise UsageError("this engine is closed: open another")
         try:
             for request in requests:
                 self._scheduler.add(request)
                 request.t_send_ns = time.perf_counter_ns()
+            counts = [0] * len(requests)
             while self._scheduler.has_work:
                 self.step()
+                if on_token is not None:
+                    _tell_new_tokens(requests, counts, on_token)
         except BaseException:
             for request in requests:
                 self._scheduler.abort(request)
@@ -237,6 +249,16 @@ class LLM:
             facts["min_blocks_excluded_share"] = min(excluded)
             facts["max_blocks_excluded_share"] = max(excluded)
         return facts
+
+
+def _tell_new_tokens(
+    requests: Sequence[Request], counts: list[int], on_token: Callable[[int, int], object]
+) -> None:
+    """Report tokens beyond `counts`, request by request, and bring the counts up to date."""
+    for index, request in enumerate(requests):
+        for token in request.tokens[request.prompt_len + counts[index] :]:
+            on_token(index, token)
+        counts[index] = request.num_generated
 
 
 def _check_parallelism(settings: EngineSettings, config: ModelConfig) -> None:

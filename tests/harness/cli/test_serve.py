@@ -1,0 +1,65 @@
+"""`neuron-harness serve` as a process: it announces itself, serves, and ends in order."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+COMMAND = [sys.executable, "-c", "from harness.cli.main import main; main()", "serve"]
+CHECKPOINT = Path(__file__).parents[2] / "data" / "oracle" / "long"
+
+
+@contextmanager
+def served(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [*COMMAND, "--checkpoint", str(CHECKPOINT)]
+    process = subprocess.Popen(
+        [*command, "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "serving on http://127.0.0.1:" in line, process.communicate()
+        yield process, line.split()[-1]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_sigterm_lets_a_running_stream_end_and_exits_with_zero() -> None:
+    with served("--cp", "1", "--served-model-name", "tiny") as (process, url):
+        body = {"prompt": [3, 4, 5], "max_tokens": 40, "stream": True, "ignore_eos": True}
+        with httpx.Client(timeout=60, trust_env=False) as client:
+            assert client.get(f"{url}/v1/models").json()["data"][0]["id"] == "tiny"
+            with client.stream("POST", f"{url}/v1/completions", json=body) as response:
+                parts = response.iter_lines()
+                first = json.loads(next(parts).removeprefix("data: "))
+                assert first["choices"][0]["finish_reason"] is None
+                process.send_signal(signal.SIGTERM)
+                lines = [line for line in parts if line]
+        assert lines[-1] == "data: [DONE]"
+        assert len(lines) == 40
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_taken_port_is_the_users_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [*COMMAND, "--checkpoint", str(CHECKPOINT)]
+        done = subprocess.run(
+            [*command, "--port", port], capture_output=True, text=True, timeout=120
+        )
+    assert done.returncode == 2
+    assert f"--port {port}: cannot listen there" in done.stderr
+    assert "Traceback" not in done.stderr
