@@ -106,6 +106,8 @@ def _status(name: str, status: str) -> Metric:
 
 def _counts(path: str, counters: Mapping[str, float]) -> Iterator[Metric]:
     for name, value in sorted(counters.items()):
+        if name.startswith(("min_", "max_")):
+            continue  # extremes of data: held against a limit of their own, not against a baseline
         unit = "bytes" if "bytes" in name else "1"
-        direction = Direction.EQUAL if name.startswith(("min_", "num_")) else Direction.LOWER
+        direction = Direction.EQUAL if name.startswith("num_") else Direction.LOWER
         yield Metric(f"{path}.{name}", (value,), unit, direction, MetricKind.DETERMINISTIC)

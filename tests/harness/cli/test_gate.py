@@ -6,7 +6,13 @@ import json
 
 import pytest
 
+from harness.cli.gate import shipped_baseline
+from harness.cli.parity import select_cases
+from harness.core.errors import MissingEvidenceError
+from harness.core.metric import MetricKind
+from harness.run.gate_sides import read_side
 from harness.run.store import read_ledger
+from suites.loader import load_sweep_suite, load_token_suite
 
 
 @pytest.fixture
@@ -86,3 +92,26 @@ def test_selftest_prints_its_rates_and_passes(command, capsys):
     printed = capsys.readouterr().out
     assert "false alarms" in printed
     assert "detected" in printed
+
+
+def test_the_shipped_baseline_covers_the_suites_of_its_preset():
+    shipped = shipped_baseline("tiny")
+    (run,) = read_side(shipped)
+    assert all(metric.kind is MetricKind.DETERMINISTIC for metric in run.metrics.values())
+    tokens, sweep = load_token_suite("tiny"), load_sweep_suite("tiny")
+    for pair in tokens.pairs:
+        for prompt in tokens.prompts:
+            assert run.metrics[f"tokens.{pair.name}.{prompt.name}.status"].values == ("MATCH",)
+    for cp in sweep.cps:
+        for length in sweep.input_lens:
+            path = f"sweep.fast.cp={cp}.in={length}.out={sweep.output_len}"
+            assert run.metrics[f"{path}.status"].values == ("OK",)
+            assert run.metrics[f"{path}.collectives_per_layer"].values == (2.0 if cp > 1 else 0.0,)
+    for case in select_cases([], [], "tiny", "").cases:
+        assert run.metrics[f"parity.{case.case_id}.status"].values == ("PASS",)
+        assert f"parity.{case.case_id}.instructions" in run.metrics
+
+
+def test_a_preset_without_a_shipped_baseline_cannot_be_judged():
+    with pytest.raises(MissingEvidenceError, match="no baseline ships for 'port'"):
+        shipped_baseline("port")

@@ -49,9 +49,18 @@ def test_parity_gives_status_and_counts():
 
 
 def test_tokens_are_named_by_pair_and_prompt():
-    payload = {"status": "MATCH", "counters": {"collectives": 20.0, "num_window_wraps": 7.0}}
+    payload = {
+        "status": "MATCH",
+        "counters": {
+            "collectives": 20.0,
+            "num_window_wraps": 7.0,
+            "min_blocks_excluded_share": 0.5,
+        },
+    }
     found = named(tokens=[record("tokens", "exact-cp2/long", payload)])
     assert found["tokens.exact-cp2.long.status"].values == ("MATCH",)
+    # An extreme of the data is held against the prompt's own demand.
+    assert "tokens.exact-cp2.long.min_blocks_excluded_share" not in found
     assert found["tokens.exact-cp2.long.collectives"].direction is Direction.LOWER
     # More or fewer wraps is another experiment, not a better one.
     assert found["tokens.exact-cp2.long.num_window_wraps"].direction is Direction.EQUAL
