@@ -16,7 +16,7 @@ from engine.llm import LLM
 from engine.serve.app import ServeOptions, build_app
 from harness.core.errors import UsageError
 
-__all__ = ["serve", "server_config"]
+__all__ = ["listen_on", "serve", "server_config"]
 
 _BACKLOG = 2048
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -25,9 +25,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def serve(
     engine: LLM,
     options: ServeOptions,
+    listener: socket.socket,
     *,
-    host: str,
-    port: int,
     grace_s: float,
     announce: Callable[[str], None],
 ) -> None:
@@ -37,18 +36,14 @@ def serve(
     does not is cancelled. A second SIGINT ends at once.
 
     Args:
-        port: 0 takes a free one.
         announce: called with the server's URL once it listens.
 
     Raises:
-        UsageError: the address cannot be bound.
         RankError, Exception: what the engine failed with.
     """
-    listener = _bind(host, port)
-    url_host = f"[{host}]" if ":" in host else host
-    url = f"http://{url_host}:{listener.getsockname()[1]}"
-    with listener:
-        asyncio.run(_serve(engine, options, listener, grace_s, lambda: announce(url)))
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    asyncio.run(_serve(engine, options, listener, grace_s, lambda: announce(url)))
 
 
 class _Server(uvicorn.Server):
@@ -115,7 +110,15 @@ def server_config(app: ASGIApp, grace_s: float) -> uvicorn.Config:
     )
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def listen_on(host: str, port: int) -> socket.socket:
+    """A bound socket; taken before a checkpoint is loaded, so that a taken port costs nothing.
+
+    Args:
+        port: 0 takes a free one.
+
+    Raises:
+        UsageError: the address cannot be bound.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

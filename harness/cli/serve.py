@@ -56,6 +56,7 @@ def serve(
         raise UsageError(f"--max-queue {max_queue} --max-body-mib {max_body_mib}: must be positive")
     from engine import LLM
     from engine.serve.app import ServeOptions
+    from engine.serve.runner import listen_on
     from engine.serve.runner import serve as run_server
 
     settings = EngineSettings(
@@ -81,12 +82,11 @@ def serve(
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    with LLM(settings) as engine:
+    with listen_on(host, port) as listener, LLM(settings) as engine:
         run_server(
             engine,
             options,
-            host=host,
-            port=port,
+            listener,
             grace_s=grace_s,
             announce=lambda url: typer.echo(f"{settings.label}: serving on {url}"),
         )

@@ -19,7 +19,7 @@ import uvicorn
 from engine.llm import LLM
 from engine.serve.app import ServeOptions, build_app
 from engine.serve.bridge import EngineBridge
-from engine.serve.runner import _bind, server_config
+from engine.serve.runner import listen_on, server_config
 from tests.fakes.formula_engine import ORACLE
 from tiny_checkpoints.tokenizer import build_tokenizer
 
@@ -59,7 +59,7 @@ class RunningServer:
 
 @contextmanager
 def running(engine: LLM, options: ServeOptions = ServeOptions()) -> Iterator[RunningServer]:  # noqa: B008
-    listener = _bind("127.0.0.1", 0)
+    listener = listen_on("127.0.0.1", 0)
     app, bridge = build_app(engine, options)
     server = uvicorn.Server(server_config(app, grace_s=2))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
