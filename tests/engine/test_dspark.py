@@ -51,15 +51,15 @@ def test_speculation_gives_the_tokens_and_logits_of_plain_greedy(
     numerics: str, threshold: float
 ) -> None:
     with LLM(settings("steady_mtp", numerics=numerics)) as llm:
-        plain = llm.generate(_prompts(), max_tokens=14, want_logits=True)
+        plain = llm.generate(_prompts(), max_tokens=9, want_logits=True)
     chosen = settings(
         "steady_mtp", numerics=numerics, speculative="dspark", confidence_threshold=threshold
     )
     with LLM(chosen) as llm:
-        speculative = llm.generate(_prompts(), max_tokens=14, want_logits=True)
+        speculative = llm.generate(_prompts(), max_tokens=9, want_logits=True)
     for one, other in zip(plain, speculative, strict=True):
         assert other.token_ids == one.token_ids
-        assert len(other.token_ns) == 14
+        assert len(other.token_ns) == 9
         assert one.logits is not None
         assert other.logits is not None
         bound = 1e-9 if numerics == "exact" else 0.0
@@ -77,19 +77,18 @@ def test_drafts_that_are_always_or_never_right_change_no_token(
     """Whole blocks accepted, and whole blocks rolled back, over window wraps."""
     prompt = all_ids("steady_mtp", "exact")[:18]
     with LLM(settings("steady_mtp", numerics="quantised")) as llm:
-        (plain,) = llm.generate([prompt], max_tokens=40)
+        (plain,) = llm.generate([prompt], max_tokens=22)
     known = [*prompt, *plain.token_ids]
-    for shift, expected in ((0, 6.0), (1, 1.0)):
+    for shift, num_blocks, accepted in ((0, 4, 17), (1, 20, 0)):
         chosen = settings("steady_mtp", numerics="quantised", speculative="dspark")
         with LLM(chosen) as llm:
             executor: Any = llm.executor
             _replace_drafts(monkeypatch, executor, known, shift)
-            (other,) = llm.generate([prompt], max_tokens=40)
+            (other,) = llm.generate([prompt], max_tokens=22)
         assert other.token_ids == plain.token_ids
-        counters = other.counters
-        full = counters["num_draft_tokens"] / counters["num_drafts"]
-        assert counters["mean_acceptance_length"] == pytest.approx(1 + full if not shift else 1)
-        assert counters["mean_acceptance_length"] == pytest.approx(expected, abs=0.6)
+        # 21 tokens after the first: 6 + 6 + 6 + 3, or one a step (the last without drafts).
+        assert other.counters["num_drafts"] == num_blocks
+        assert other.counters["num_accepted_tokens"] == accepted
 
 
 def _replace_drafts(
