@@ -72,6 +72,9 @@ class Recording:
         inputs: the tensors of the host's arrays, in order of argument.
         result: what the kernel returned, on tensors.
         summary: of the recorded launch.
+
+    Attributes:
+        nbytes: of the on-chip tiles it keeps.
     """
 
     def __init__(
@@ -94,7 +97,8 @@ class Recording:
         given = {id(t.storage) for t in inputs}
         # Constants (neither given nor allocated) keep their contents.
         self._fresh = [s for key, s in storages.items() if key not in given and not s.is_input]
-        self._buffers = _share_buffers(launch, self._fresh, tensors)
+        buffers = _share_buffers(launch, self._fresh, tensors)
+        self.nbytes = sum({id(b): b.size for b in buffers}.values())
         self.release()
 
     def replay(self, launch: Launch, inputs: list[NkiTensor]) -> None:

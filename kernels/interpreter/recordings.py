@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,9 @@ from kernels.interpreter.tensor import NkiTensor
 __all__ = ["Recordings", "Slot"]
 
 _MAX_KINDS = 64
+_MAX_KEPT_BYTES = 256 << 20
+
+_KEPT: weakref.WeakSet[Recording] = weakref.WeakSet()
 
 
 class Slot:
@@ -41,8 +45,13 @@ class Slot:
         summary: LaunchSummary,
     ) -> None:
         """Make the recording, if the kernel could be recorded."""
-        if recorder.usable and recorder.steps:
-            self.recording = Recording(launch, recorder.steps, inputs, result, summary)
+        if not (recorder.usable and recorder.steps):
+            return
+        recording = Recording(launch, recorder.steps, inputs, result, summary)
+        # All kernels of the process share one budget of kept tiles.
+        if sum(kept.nbytes for kept in _KEPT) + recording.nbytes <= _MAX_KEPT_BYTES:
+            _KEPT.add(recording)
+            self.recording = recording
 
 
 class Recordings:

@@ -221,6 +221,18 @@ def looped(x: Any) -> Any:
     return out
 
 
+def test_kept_tiles_stay_within_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernels.interpreter import recordings
+
+    monkeypatch.setattr(recordings, "_MAX_KEPT_BYTES", 0)
+    before = _Runs.count
+    x = _random(9, 30, 7)
+    first = counted(x, 0.25)
+    for _ in range(3):
+        assert np.array_equal(counted(x, 0.25), first)
+    assert _Runs.count == before + 4
+
+
 def test_a_refused_run_leaves_no_recording() -> None:
     with pytest.raises(NkiValidationError):
         gather(_random(1, 300, 2), np.zeros((129, 1), np.uint32))

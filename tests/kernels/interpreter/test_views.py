@@ -108,8 +108,7 @@ def test_reshape_without_a_copy_equals_numpy_or_is_refused(data: st.DataObject) 
     found = reshaped_strides(array.shape, strides, new_shape)
     if found is None:
         # numpy agrees that only a copy could do it.
-        with pytest.raises(ValueError):
-            array.reshape(new_shape, copy=False)
+        assert not np.shares_memory(array.reshape(new_shape), array)
         return
     view = np.lib.stride_tricks.as_strided(
         array, new_shape, tuple(stride * array.itemsize for stride in found)
