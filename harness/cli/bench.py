@@ -46,6 +46,7 @@ def bench(
 
 
 def _subjects() -> dict[str, Callable[[], list[Figure]]]:
+    from harness.cli.benchmarks.client import client_figures
     from harness.cli.benchmarks.decode import decode_figures
     from harness.cli.benchmarks.demo import demo_figures
     from harness.cli.benchmarks.interpreter import gemm_figures, overhead_figures
@@ -55,6 +56,7 @@ def _subjects() -> dict[str, Callable[[], list[Figure]]]:
         "interpreter": overhead_figures,
         "gemm": gemm_figures,
         "decode": lambda: decode_figures(checkpoint_directory("tiny-A", None)),
+        "client": client_figures,
         "demo": demo_figures,
     }
 

@@ -129,7 +129,8 @@ def failure_of(request: Mapping[str, Any]) -> str | None:
     """Why a request does not count as completed, None where it does.
 
     A request succeeds only with at least one token, a finish reason, stamps in order, the prompt
-    length that was asked for and, under ignore_eos, exactly the tokens asked for.
+    length that was asked for and, under ignore_eos, exactly the tokens asked for. A server that
+    sends no usage does not tell the prompt length it served: `prompt_len` is then null.
     """
     stamps = request.get("token_ns") or ()
     if request.get("error"):
@@ -143,9 +144,9 @@ def failure_of(request: Mapping[str, Any]) -> str | None:
     asked = request.get("num_requested")
     if request.get("ignore_eos") and asked is not None and _num_tokens(request) != asked:
         return f"{_num_tokens(request)} tokens where {asked} were asked for"
-    prompt_asked = request.get("prompt_len_requested")
-    if prompt_asked is not None and prompt_asked != request.get("prompt_len"):
-        return f"prompt of {request.get('prompt_len')} tokens where {prompt_asked} were sent"
+    prompt_asked, prompt_served = request.get("prompt_len_requested"), request.get("prompt_len")
+    if None not in (prompt_asked, prompt_served) and prompt_asked != prompt_served:
+        return f"prompt of {prompt_served} tokens where {prompt_asked} were sent"
     return None
 
 
