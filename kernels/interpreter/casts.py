@@ -51,9 +51,21 @@ def as_float32(array: Array, slot: str) -> Array:
     kind = array.dtype
     if kind is _FLOAT32 or kind == _FLOAT32:
         return array
+    if 0 in array.strides and array.size:
+        return _broadcast_float32(array, slot)
     out = scratch(slot, array.shape)
     decode_float32(array, out)
     return out
+
+
+def _broadcast_float32(array: Array, slot: str) -> Array:
+    """Convert what a stride-0 view repeats once, and repeat the result."""
+    repeated = array.strides
+    once = array[tuple([slice(0, 1) if s == 0 else slice(None) for s in repeated])]
+    out = scratch(slot, once.shape)
+    decode_float32(once, out)
+    strides = [0 if s == 0 else t for s, t in zip(repeated, out.strides, strict=True)]
+    return np.ndarray(array.shape, np.float32, out, 0, tuple(strides))
 
 
 def decode_float32(array: Array, out: Array) -> None:

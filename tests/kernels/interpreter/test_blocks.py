@@ -75,3 +75,19 @@ def test_large_fp8_tiles_of_an_odd_width_decode_one_byte_a_lookup() -> None:
         lambda dst, t: nisa.tensor_copy(dst=dst, src=t), [x], (128, 301), "float32"
     )
     assert same(got, x.astype(np.float32))
+
+
+@pytest.mark.parametrize("source", ["bfloat16", "float8_e4m3", "uint8"])
+@pytest.mark.parametrize("columns", [5, 300])
+def test_repeated_operands_of_narrow_dtypes(source: str, columns: int) -> None:
+    x = tile_values(6, (128, columns, 4), "bfloat16")
+    scale = tile_values(7, (128, columns), source)
+
+    def issue(dst: Any, data: Any, factors: Any) -> None:
+        repeated = factors.expand_dim(2).broadcast(2, 4)
+        nisa.tensor_tensor(dst=dst, data1=data, data2=repeated, op=nl.multiply)
+
+    got = run_instruction(issue, [x, scale], (128, columns, 4), "float32")
+    with np.errstate(all="ignore"):
+        expected = x.astype(np.float32) * scale.astype(np.float32)[:, :, None]
+    assert same(got, expected)
