@@ -105,8 +105,7 @@ def judge_run(
 
     sides = read_side(baseline), read_side(store.directory)
     verdicts, code = _judge_sides(screen, spec, *sides, history)
-    for verdict in verdicts:
-        store.append("gate", verdict.metric, verdict)
+    store.append_all("gate", {verdict.metric: verdict for verdict in verdicts})
     return code
 
 

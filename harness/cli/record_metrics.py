@@ -18,7 +18,7 @@ def record_metrics(store: RunStore) -> int:
 
     metrics = metrics_of_run(*(store.read(kind).records for kind in ("parity", "tokens", "sweep")))
     known = {record.key: record.payload for record in store.read("metric").records}
-    for metric in metrics:
-        if known.get(metric.name) != to_plain(metric):
-            store.append("metric", metric.name, metric)
+    changed = {m.name: m for m in metrics if known.get(m.name) != to_plain(m)}
+    if changed:
+        store.append_all("metric", changed)
     return len(metrics)

@@ -126,9 +126,10 @@ class Ledger:
         else:
             os.write(self._descriptor, b"\n")
 
-    def append(self, record: RunRecord) -> None:
-        """Write one record and wait until the disk has it."""
-        remaining = memoryview(record.to_line().encode("utf-8") + b"\n")
+    def append(self, *records: RunRecord) -> None:
+        """Write records and wait until the disk has them."""
+        lines = "".join(record.to_line() + "\n" for record in records)
+        remaining = memoryview(lines.encode("utf-8"))
         try:
             while remaining:
                 remaining = remaining[os.write(self._descriptor, remaining) :]
@@ -160,15 +161,22 @@ class RunStore:
 
     def append(self, kind: str, key: str, payload: object) -> RunRecord:
         """Record one verdict or measurement (a dataclass or a mapping) under its key."""
+        return self.append_all(kind, {key: payload})[0]
+
+    def append_all(self, kind: str, payloads: Mapping[str, object]) -> list[RunRecord]:
+        """Record derived results, key -> payload, with one wait for the disk."""
+        records = [self._record(kind, key, payload) for key, payload in payloads.items()]
+        if kind not in self._ledgers:
+            self._ledgers[kind] = Ledger(self.path(kind))
+        self._ledgers[kind].append(*records)
+        return records
+
+    def _record(self, kind: str, key: str, payload: object) -> RunRecord:
         body = to_plain(payload)
         if kind not in KINDS or not isinstance(body, dict):
             raise ValueError(f"a record has a kind of {KINDS} and a mapping, not {kind!r} {body!r}")
         created = self.clock.now().isoformat(timespec="milliseconds")
-        record = RunRecord(kind, self.run_id, key, created, self.environment, body)
-        if kind not in self._ledgers:
-            self._ledgers[kind] = Ledger(self.path(kind))
-        self._ledgers[kind].append(record)
-        return record
+        return RunRecord(kind, self.run_id, key, created, self.environment, body)
 
     def path(self, kind: str) -> Path:
         """The ledger of a kind."""

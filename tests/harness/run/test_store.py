@@ -34,6 +34,17 @@ def test_a_record_is_on_disk_before_append_returns(tmp_path: Path) -> None:
     assert content.records[0].created == "2026-01-01T00:00:00.000+00:00"
 
 
+def test_derived_results_are_recorded_together_and_in_order(tmp_path: Path) -> None:
+    with _run(tmp_path) as run:
+        run.append("gate", "a", {"status": "PASS"})
+        run.append_all("gate", {"b": {"status": "NEW"}, "a": {"status": "MISSING"}})
+    records = read_ledger(tmp_path / "r1" / "gate.jsonl").records
+    assert [(record.key, record.payload["status"]) for record in records] == [
+        ("a", "MISSING"),
+        ("b", "NEW"),
+    ]
+
+
 def test_run_json_keeps_command_start_and_environment(tmp_path: Path) -> None:
     _run(tmp_path).close()
     assert read_run(tmp_path / "r1") == {
