@@ -112,7 +112,7 @@ class TokenPair:
             "near_tie": the rule of measurement.md §2.
         logit_bound: of the "equal" judge; 0.0 demands the same bits. None under "near_tie",
             where the bound comes from the noise.
-        noise: settings that differ from the oracle only in the order of its sums (another chunk);
+        noise: settings that differ from the oracle only in the order of its sums (cp, chunk);
             their distance to the oracle is the noise N. Only and always under "near_tie".
     """
 
