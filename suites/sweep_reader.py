@@ -11,7 +11,10 @@ from suites.toml_file import Table, read_toml
 
 __all__ = ["read_sweep_suite"]
 
-_INTEGERS = ("num_repeats", "num_warmups", "concurrency", "seed")
+_INTEGERS = ("num_repeats", "num_warmups", "seed", "num_prompts", "max_repeats")
+_NUMBERS = ("interval_goal", "budget_s")
+# A single value is the old form of an axis of one.
+_AXES = {"output_len": "output_lens", "concurrency": "concurrencies"}
 
 
 def read_sweep_suite(path: Path) -> SweepSpec:
@@ -24,9 +27,21 @@ def read_sweep_suite(path: Path) -> SweepSpec:
     fields: dict[str, Any] = {
         "name": path.stem,
         "input_lens": top.many("input_lens", int),
-        "output_len": top.one("output_len", int),
         "description": top.one("description", str, ""),
     }
+    for key, axis in _AXES.items():
+        if top.has(key) or key == "output_len":
+            values = top.many(key, int)
+            fields |= {key: values[0], axis: values if len(values) > 1 else ()}
+    for key in _NUMBERS:
+        if top.has(key):
+            fields[key] = top.one(key, float)
+    if top.has("request_rates"):
+        fields["request_rates"] = top.many("request_rates", float)
+    if top.has("arrival"):
+        fields["arrival"] = top.one("arrival", str)
+    if top.has("bucket_sets"):
+        fields["bucket_sets"] = _bucket_sets(top)
     for key in ("cps", "eps"):
         if top.has(key):
             fields[key] = top.many(key, int)
@@ -44,6 +59,18 @@ def read_sweep_suite(path: Path) -> SweepSpec:
     spec = top.build("", lambda: SweepSpec(**fields))
     top.build("", lambda: spec.settings(""))
     return spec
+
+
+def _bucket_sets(top: Table) -> tuple[tuple[int, ...], ...]:
+    """`bucket_sets` is a list of lists of context lengths."""
+    value = top.raw("bucket_sets")
+    good = isinstance(value, list) and all(
+        isinstance(item, list) and item and all(type(length) is int for length in item)
+        for item in value
+    )
+    if not good:
+        raise top.error("bucket_sets", value, "a list of lists: [[2048, 4096], [8448]]")
+    return tuple(tuple(item) for item in value)
 
 
 def _op_tables(top: Table) -> tuple[tuple[str, ...], ...]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from harness.cli.session import parse_ints
-from harness.core.engine_face import EngineSettings
+from harness.cli import engine_options as on
 from harness.core.errors import UsageError
 
 __all__ = ["register"]
@@ -25,24 +24,24 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    checkpoint: Annotated[
-        Path,
-        typer.Option(
-            "--checkpoint", "--model-name", "--model_name", help="Directory with config.json."
-        ),
-    ],
+    checkpoint: on.Checkpoint,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
-    numerics: Annotated[str, typer.Option(help="exact, quantised, trn2 or fast.")] = "fast",
-    cp: Annotated[int, typer.Option(help="Ranks the attention heads are sharded over.")] = 1,
-    ep: Annotated[int, typer.Option(help="Ranks of the expert group; 0: the same.")] = 0,
-    speculative: Annotated[str, typer.Option(help="dspark drafts with the mtp stages.")] = "",
-    max_model_len: Annotated[int, typer.Option("--max-model-len", "--max_model_len")] = 0,
-    num_kv_blocks: Annotated[int, typer.Option("--num-kv-blocks", "--num_kv_blocks")] = 0,
-    max_num_batched_tokens: Annotated[
-        int, typer.Option("--max-num-batched-tokens", "--max_num_batched_tokens")
-    ] = 0,
-    context_buckets: Annotated[str, typer.Option(help="e.g. 2048,4096.")] = "",
+    numerics: on.Numerics = "fast",
+    cp: on.Cp = 1,
+    ep: on.Ep = 0,
+    ops: on.Ops = None,
+    speculative: on.Speculative = "",
+    confidence_threshold: Annotated[float, typer.Option(help="Cuts unlikely drafts.")] = 0.0,
+    fp8_max: on.Fp8Max = 0,
+    max_model_len: on.MaxModelLen = 0,
+    num_kv_blocks: on.NumKvBlocks = 0,
+    max_num_batched_tokens: on.MaxNumBatchedTokens = 0,
+    token_bucket: on.TokenBucket = 0,
+    context_buckets: on.ContextBuckets = "",
+    page_size: on.PageSize = 0,
+    num_threads: on.NumThreads = 0,
+    time_limit_s: on.TimeLimit = 120.0,
     served_model_name: Annotated[
         list[str] | None, typer.Option(help="Instead of the checkpoint's path; may be repeated.")
     ] = None,
@@ -52,24 +51,16 @@ def serve(
     log_prompts: Annotated[bool, typer.Option(help="Show prompt ids in the log.")] = False,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM. NEURON_HARNESS_API_KEY, if set, is asked of every client."""
+    settings = on.engine_settings(locals())
     if max_queue < 0 or max_body_mib <= 0:
         raise UsageError(f"--max-queue {max_queue} --max-body-mib {max_body_mib}: must be positive")
     from engine import LLM
     from engine.serve.app import ServeOptions
     from engine.serve.runner import listen_on
     from engine.serve.runner import serve as run_server
+    from harness.cli.engine_factory import fitting_threads
 
-    settings = EngineSettings(
-        str(checkpoint),
-        cp=cp,
-        ep=ep,
-        numerics=numerics,
-        speculative=speculative,
-        max_model_len=max_model_len,
-        num_kv_blocks=num_kv_blocks,
-        max_num_batched_tokens=max_num_batched_tokens,
-        context_buckets=parse_ints(context_buckets, "--context-buckets") if context_buckets else (),
-    )
+    settings = replace(settings, num_threads=num_threads or fitting_threads(settings))
     options = ServeOptions(
         model_names=tuple(served_model_name or ()),
         max_queue=max_queue,
@@ -77,11 +68,7 @@ def serve(
         api_key=os.environ.get(_KEY_VARIABLE, ""),
         logs_prompts=log_prompts,
     )
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    _log_to_stderr()
     with listen_on(host, port) as listener, LLM(settings) as engine:
         run_server(
             engine,
@@ -90,3 +77,11 @@ def serve(
             grace_s=grace_s,
             announce=lambda url: typer.echo(f"{settings.label}: serving on {url}"),
         )
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,18 +13,18 @@ import typer
 from rich.console import Console
 
 from harness.cli.record_metrics import record_metrics
-from harness.cli.session import DEFAULT_OUT, console, parse_ints, progress_bar, recording
+from harness.cli.session import DEFAULT_OUT, Tell, console, parse_ints, progress_bar, recording
 from harness.cli.stage import run_stage
 from harness.core.errors import ExitCode
 from harness.core.latency import LatencyStats, measure_requests
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.status import worst_exit_code
-from harness.core.sweep_spec import SweepSpec
+from harness.core.sweep_spec import PlannedPoint, SweepSpec
 
 if TYPE_CHECKING:
     from harness.run.store import RunStore
 
-__all__ = ["measure_sweep", "register"]
+__all__ = ["measure_sweep", "plan_points", "record_points", "register"]
 
 _EXIT = {
     PointStatus.OK: ExitCode.PASS,
@@ -47,6 +48,9 @@ def sweep(
     repeats: Annotated[int, typer.Option(help="Measured requests per point.")] = 0,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
     run: Annotated[Path | None, typer.Option(help="Resume this run.")] = None,
+    online: Annotated[bool, typer.Option("--online", help="Through a server per setting.")] = False,
+    attach: Annotated[str, typer.Option(help="URL of a server that already runs.")] = "",
+    model: Annotated[str, typer.Option(help="Of the attached server; default: its first.")] = "",
 ) -> None:
     """Measure TTFT and TPOT; finished points stay, whatever ends the sweep."""
     from harness.cli.checkpoint_place import checkpoint_directory
@@ -58,30 +62,70 @@ def sweep(
     if cp:
         changes["cps"] = parse_ints(cp, "--cp")
     if output_len:
-        changes["output_len"] = output_len
+        changes |= {"output_len": output_len, "output_lens": ()}
     if repeats:
         changes["num_repeats"] = repeats
     chosen = replace(load_sweep_suite(spec), **changes)
     screen = console()
     with recording(out, run) as store:
-        directory = checkpoint_directory("tiny-A", checkpoint)
-        code = run_stage(
-            store, screen, "sweep", lambda: measure_sweep(store, screen, chosen, directory)
-        )
+        if attach:
+            from harness.cli.online_sweep import measure_attached
+
+            measure = partial(measure_attached, store, screen, chosen, attach, model)
+        else:
+            directory = checkpoint_directory("tiny-A", checkpoint)
+            measure = partial(_measure_ours, online, store, screen, chosen, directory)
+        code = run_stage(store, screen, "sweep", measure)
         record_metrics(store)
         screen.print(f"records: {store.directory}")
     raise typer.Exit(code)
 
 
+def _measure_ours(
+    online: bool, store: RunStore, screen: Console, spec: SweepSpec, checkpoint: Path
+) -> ExitCode:
+    if not online:
+        return measure_sweep(store, screen, spec, checkpoint)
+    from harness.cli.online_sweep import measure_served
+
+    return measure_served(store, screen, spec, checkpoint)
+
+
 def measure_sweep(store: RunStore, screen: Console, spec: SweepSpec, checkpoint: Path) -> ExitCode:
     """Measure what this run has not measured yet; one record a point, on disk when it is done."""
     from harness.cli.engine_factory import open_engine
-    from harness.run.checkpoint_id import checkpoint_id
     from harness.run.sweep import run_sweep
 
-    planned = spec.points(
-        str(checkpoint), checkpoint_id(checkpoint), _default_max_model_len(checkpoint)
+    planned = plan_points(spec, checkpoint)
+    return record_points(
+        store,
+        screen,
+        planned,
+        lambda finished, tell: run_sweep(
+            spec, planned, open_engine, finished=finished, progress=tell
+        ),
     )
+
+
+def plan_points(spec: SweepSpec, checkpoint: Path) -> tuple[PlannedPoint, ...]:
+    """Cells of the matrix on a checkpoint, with those that cannot run marked."""
+    from harness.run.checkpoint_id import checkpoint_id
+
+    limit = _default_max_model_len(checkpoint)
+    return spec.points(str(checkpoint), checkpoint_id(checkpoint), limit)
+
+
+def record_points(
+    store: RunStore,
+    screen: Console,
+    planned: Sequence[PlannedPoint],
+    measure: Callable[[Sequence[str], Tell], Generator[SweepPoint, None, None]],
+) -> ExitCode:
+    """Measure what is not in the store yet; each point is on disk before the next one runs.
+
+    Args:
+        measure: (keys already measured, progress) -> points as they are complete.
+    """
     content = store.read("sweep")
     for notice in content.notices:
         screen.print(f"  {notice}", markup=False)
@@ -92,10 +136,7 @@ def measure_sweep(store: RunStore, screen: Console, spec: SweepSpec, checkpoint:
     if kept:
         screen.print(f"  {len(kept)} of {len(planned)} points are already measured")
     codes = [ExitCode.PASS for _ in kept]
-    with (
-        progress_bar(screen) as tell,
-        closing(run_sweep(spec, planned, open_engine, finished=finished, progress=tell)) as points,
-    ):
+    with progress_bar(screen) as tell, closing(measure(finished, tell)) as points:
         for point in points:
             store.append("sweep", point.key, point)
             codes.append(_EXIT[point.status])
@@ -116,6 +157,10 @@ def _default_max_model_len(checkpoint: Path) -> int:
 def _line(point: SweepPoint) -> str:
     config = point.config
     name = f"{config['numerics']} cp={config['cp']} in={config['input_len']}"
+    if config["concurrency"] != 1:
+        name += f" concurrency={config['concurrency']}"
+    if rate := config.get("request_rate"):
+        name += f" rate={rate:g}"
     if point.status != PointStatus.OK:
         # The record has the whole message, a rank's traceback included.
         return f"{point.status:<9} {name}: {point.message.partition(chr(10))[0]}"

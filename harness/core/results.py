@@ -163,6 +163,8 @@ class SweepPoint:
         warmups: the same for warm-up requests, excluded from every statistic.
         counters: deterministic counts per step (collectives, launches, ...).
         compile_events: during measurement; excluded where they were in warm-up.
+        facts: what is not deterministic and no latency: load of the machine, how far the first
+            repeat is from the others, the client's own share of a core.
     """
 
     key: str
@@ -173,6 +175,7 @@ class SweepPoint:
     warmups: tuple[Mapping[str, Any], ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
     compile_events: int = 0
+    facts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # A FAILED point keeps the requests that show why.

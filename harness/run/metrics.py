@@ -82,6 +82,10 @@ def _of_sweep(records: Iterable[RunRecord]) -> Iterator[Metric]:
         path = f"sweep.{setting_path(config)}.in={config['input_len']}.out={config['output_len']}"
         if config.get("concurrency", 1) != 1:
             path += f".concurrency={config['concurrency']}"
+        if config.get("request_rate"):
+            path += f".rate={config['request_rate']:g}"
+        if config.get("mode", "offline") != "offline":
+            path += f".{config['mode']}"
         yield _status(f"{path}.status", record.payload["status"])
         if record.payload["status"] == PointStatus.OK:
             yield from _counts(path, record.payload.get("counters") or {})

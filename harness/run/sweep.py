@@ -8,34 +8,18 @@ the next request starts. Finished points are not run again (resume by key).
 from __future__ import annotations
 
 import hashlib
-import random
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 from harness.core.engine_face import EngineFace, EngineFactory, Generation
 from harness.core.errors import RankError, UsageError
-from harness.core.latency import failure_of
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.sweep_spec import PlannedPoint, SweepSpec
 from harness.core.token_suite import Prompt
+from harness.run.rounds import Progress, Wave, measure_rounds
 
 __all__ = ["Progress", "prompt_seed", "run_sweep"]
-
-# Called with the point being measured, and requests done of requests planned.
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(slots=True)
-class _Measuring:
-    """A point at work."""
-
-    plan: PlannedPoint
-    requests: list[dict[str, Any]] = field(default_factory=list)
-    warmups: list[dict[str, Any]] = field(default_factory=list)
-    counters: list[Mapping[str, float]] = field(default_factory=list)
-    compile_events: int = 0
 
 
 def run_sweep(
@@ -63,7 +47,10 @@ def run_sweep(
     for point in waiting:
         if point.pruned:
             yield SweepPoint(point.key, point.config, PointStatus.PRUNED, point.pruned)
-    runnable = [point for point in waiting if not point.pruned]
+        elif point.request_rate:
+            message = f"request rate {point.request_rate:g} needs a server: sweep --online"
+            yield SweepPoint(point.key, point.config, PointStatus.PRUNED, message)
+    runnable = [point for point in waiting if not point.pruned and not point.request_rate]
     for _, group in groupby(runnable, key=lambda point: point.settings):
         yield from _run_settings(spec, list(group), factory, progress)
 
@@ -102,36 +89,16 @@ def _measure(
     spec: SweepSpec, points: list[PlannedPoint], engine: EngineFace, progress: Progress
 ) -> Iterator[tuple[PlannedPoint, SweepPoint | None]]:
     """Announce each request's point before it runs (None), and the point once it is complete."""
-    states = {point.key: _Measuring(point) for point in points}
-    order = _request_order(spec, points)
-    for number, (point, repeat) in enumerate(order):
-        yield point, None
-        state = states[point.key]
-        progress(f"{point.settings.label} in={point.input_len}", number, len(order))
+
+    def wave(point: PlannedPoint, repeat: int) -> Wave:
         generations = _request(spec, point, engine, repeat)
-        records = [
-            _request_record(spec, point, generation, repeat, number) for generation in generations
-        ]
-        if repeat < 0:
-            state.warmups += records
-            continue
-        state.requests += records
-        state.counters += [generation.counters for generation in generations]
-        state.compile_events += int(engine.facts().get("num_compile_events", 0))
-        if len(state.requests) == spec.num_repeats * spec.concurrency:
-            yield point, _finish(state)
-    progress(f"{points[0].settings.label} measured", len(order), len(order))
+        return Wave(
+            requests=[_request_record(spec, point, one) for one in generations],
+            counters=[one.counters for one in generations],
+            num_compile_events=int(engine.facts().get("num_compile_events", 0)),
+        )
 
-
-def _request_order(
-    spec: SweepSpec, points: Sequence[PlannedPoint]
-) -> list[tuple[PlannedPoint, int]]:
-    """Warm-ups of every shape (repeat < 0), then all measured requests in one random order."""
-    num_waves = -(-spec.num_warmups // spec.concurrency)
-    warmups = [(point, -1 - wave) for wave in range(num_waves) for point in points]
-    measured = [(point, repeat) for point in points for repeat in range(spec.num_repeats)]
-    random.Random(spec.seed).shuffle(measured)
-    return [*warmups, *measured]
+    return measure_rounds(spec, points, wave, progress=progress)
 
 
 def _request(
@@ -144,14 +111,12 @@ def _request(
             length=point.input_len,
             seed=prompt_seed(spec.seed, point.input_len, repeat, slot),
         ).token_ids(engine.vocab_size)
-        for slot in range(spec.concurrency)
+        for slot in range(point.concurrency)
     ]
     return engine.generate(prompts, max_tokens=point.output_len, ignore_eos=spec.ignore_eos)
 
 
-def _request_record(
-    spec: SweepSpec, point: PlannedPoint, generation: Generation, repeat: int, order: int
-) -> dict[str, Any]:
+def _request_record(spec: SweepSpec, point: PlannedPoint, generation: Generation) -> dict[str, Any]:
     return {
         "t_send_ns": generation.t_send_ns,
         "token_ns": list(generation.token_ns),
@@ -165,26 +130,4 @@ def _request_record(
         "bucket": generation.bucket,
         "padding_share": generation.padding_share,
         "num_prefill_steps": generation.num_prefill_steps,
-        "repeat": repeat,
-        "order": order,
     }
-
-
-def _finish(state: _Measuring) -> SweepPoint:
-    """The point's verdict: OK only if every request is what was asked for."""
-    point = SweepPoint(
-        key=state.plan.key,
-        config=state.plan.config,
-        status=PointStatus.OK,
-        requests=tuple(state.requests),
-        warmups=tuple(state.warmups),
-        counters=state.counters[0],
-        compile_events=state.compile_events,
-    )
-    failures = [failure for request in state.requests if (failure := failure_of(request))]
-    if any(counters != state.counters[0] for counters in state.counters):
-        failures.append("counters per step differ between requests of one shape")
-    if failures:
-        message = f"{len(failures)} of {len(state.requests)} requests failed: {failures[0]}"
-        return replace(point, status=PointStatus.FAILED, message=message)
-    return point
