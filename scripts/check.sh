@@ -17,5 +17,6 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # two cores are shared by tests tha
 stage format "$BIN/ruff" format --check .
 stage lint "$BIN/ruff" check .
 stage types "$BIN/mypy"
+stage kernels "$BIN/neuron-harness" lint kernels
 stage imports "$BIN/lint-imports" --no-logo
 stage tests "$ENV_PYTHON" -m pytest "$@"

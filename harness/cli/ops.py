@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import json
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +13,7 @@ from rich.table import Table
 from harness.cli.session import console
 from harness.core.ops import OP_SHEET, OpSpec
 
-__all__ = ["OpPresence", "isa_states", "presence_of", "register"]
+__all__ = ["OpPresence", "presence_of", "register"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,34 +74,18 @@ def _print_ops() -> None:
     console().print(table, markup=False)
 
 
-def isa_states() -> Iterator[tuple[str, str, str]]:
-    """(module, function, "executed", "refused" or "absent") of every public NKI function.
-
-    "refused": there with its signature, but trn2 lacks it, so calling it is a named error.
-    """
-    interpreter = importlib.import_module("kernels.interpreter")
-    folder = Path(str(interpreter.__file__)).parent
-    sheet = json.loads((folder / "nki_signatures.json").read_text(encoding="utf-8"))
-    refused = set(importlib.import_module("kernels.interpreter.isa.unavailable").__all__)
-    for public_name in ("nki.isa", "nki.language"):
-        module = importlib.import_module(f"kernels.interpreter.{public_name.partition('.')[2]}")
-        for function in sheet["modules"][public_name]["functions"]:
-            if not hasattr(module, function):
-                yield public_name, function, "absent"
-            elif public_name == "nki.isa" and function in refused:
-                yield public_name, function, "refused"
-            else:
-                yield public_name, function, "executed"
-
-
 def _print_isa() -> None:
+    from kernels.interpreter.support import support_table
+
+    rows = support_table()
     table = Table(title="Bundled NKI interpreter", title_justify="left")
-    for heading in ("module", "state", "functions", "names"):
-        table.add_column(heading)
-    states = list(isa_states())
-    for module in dict.fromkeys(state[0] for state in states):
-        for kind in ("executed", "refused", "absent"):
-            names = [name for of, name, state in states if (of, state) == (module, kind)]
-            if names:
-                table.add_row(module, kind, str(len(names)), ", ".join(names))
-    console().print(table, markup=False)
+    for heading in ("module", "state"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("function", overflow="fold", max_width=26)
+    table.add_column("why")
+    for row in rows:
+        table.add_row(row.module, row.state, row.name, row.reason)
+    counts = Counter(row.state for row in rows)
+    screen = console()
+    screen.print(table, markup=False)
+    screen.print(", ".join(f"{counts[state]} {state}" for state in ("supported", "partly", "not")))
