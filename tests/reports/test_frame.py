@@ -11,7 +11,8 @@ import pytest
 from harness.core.results import PointStatus, SweepPoint
 from reports.frame import COMMON_COLUMNS, frame_of, rows_of
 from reports.ledger import Ledger, read_run
-from tests.reports.sample_run import record, sweep_config, write_run
+from tests.reports.sample_run import record, write_run
+from tests.reports.sample_sweep import sweep_config
 
 MS = 1_000_000
 

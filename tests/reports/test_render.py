@@ -14,7 +14,8 @@ import pytest
 from harness.core.errors import InputError, UsageError, VacuousError
 from reports.ledger import Ledger
 from reports.render import document_of, render, write_markdown
-from tests.reports.sample_run import DATA, MARKUP, RUN_ID, write_run
+from tests.reports.sample_names import MARKUP
+from tests.reports.sample_run import DATA, RUN_ID, write_run
 
 
 class Page(HTMLParser):

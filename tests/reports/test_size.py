@@ -13,7 +13,8 @@ from harness.core.record import RunRecord
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.sweep_spec import point_key
 from reports.render import render
-from tests.reports.sample_run import record, requests_of, sweep_config, write_run
+from tests.reports.sample_run import record, write_run
+from tests.reports.sample_sweep import requests_of, sweep_config
 
 
 def large_sweep() -> list[RunRecord]:

@@ -6,7 +6,8 @@ import dataclasses
 
 from reports.ledger import Entry, Ledger
 from reports.summary import MAX_SUMMARY_BYTES, annotation_lines, to_step_summary
-from tests.reports.sample_run import MARKUP, record
+from tests.reports.sample_names import MARKUP
+from tests.reports.sample_run import record
 
 
 def many_red(sample: Ledger, count: int, message: str) -> Ledger:

@@ -9,7 +9,8 @@ import pytest
 
 from harness.cli.main import main
 from harness.core.errors import ExitCode
-from tests.reports.sample_run import DATA, MARKUP, green_records, write_run
+from tests.reports.sample_names import MARKUP
+from tests.reports.sample_run import DATA, green_records, write_run
 
 
 def run(*arguments: object) -> int:
