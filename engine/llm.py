@@ -13,6 +13,7 @@ import torch
 from engine.config.limits import EngineLimits, resolve_limits
 from engine.config.model import ModelConfig
 from engine.config.parse import load_model_config
+from engine.device.neuron import require_device
 from engine.parallel.executor import Executor, ExecutorFactory, LockstepExecutor, SoloExecutor
 from engine.parallel.processes import ProcessExecutor
 from engine.schedule.request import Request
@@ -47,6 +48,8 @@ class LLM:
         self._config = load_model_config(settings.checkpoint)
         self._limits = resolve_limits(settings, self._config)
         _check_parallelism(settings, self._config)
+        if settings.device != "cpu":
+            require_device(settings.device, settings.cp, resolve_numerics(settings))
         if settings.num_threads:
             torch.set_num_threads(settings.num_threads)
         if executor is None:

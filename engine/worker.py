@@ -13,6 +13,10 @@ from engine.cache.state import CacheGeometry, CacheState
 from engine.cache.step_inputs import StepInputs, build_step_inputs
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
+from engine.device.base import Device
+from engine.device.neuron import open_device
+from engine.device.ops import ops_for_device
+from engine.device.placement import on_device
 from engine.engram.hashing import EngramHash
 from engine.engram.token_map import load_token_map
 from engine.model.base import Runtime
@@ -99,14 +103,17 @@ class Worker:
         config: ModelConfig,
         limits: EngineLimits,
         group: Group,
-        device: str = "cpu",
+        device: Device | None = None,
     ) -> None:
         numerics = resolve_numerics(settings)
         self.group = group
         self.config = config
         self.layout = RankLayout(config, numerics, group.rank, group.size)
-        self.ops = BoundOps(resolve_op_table(settings.ops), numerics)
-        self.device = torch.device(device)
+        # Opened by whoever joins the group; ranks that share a process share their device.
+        self._device = device or open_device(settings.device, 0)
+        self.device = self._device.torch_device
+        table = ops_for_device(resolve_op_table(settings.ops), self.device)
+        self.ops = BoundOps(table, numerics)
         self._geometry = CacheGeometry.of(config, limits)
         self._ratios = frozenset(config.ratios) - {0}
         self._engram = (
@@ -118,7 +125,8 @@ class Worker:
             Checkpoint(settings.checkpoint), self.layout, parameter_dtype(numerics)
         )
         runtime = Runtime(config, self.ops, numerics, self.layout, group)
-        self.weights = loader.load(with_draft=bool(settings.speculative))
+        loaded = loader.load(with_draft=bool(settings.speculative))
+        self.weights = on_device(loaded, self.device)
         # A draft block may reach past the longest sequence.
         self.model = Transformer(runtime, self.weights, limits.max_model_len + limits.backtrack)
         self.last_proposal: Proposal | None = None
@@ -141,6 +149,7 @@ class Worker:
             RankError: the step made another number of collectives than model.md §9 says.
         """
         self.group.start_step(plan.step)
+        self._device.start_step()
         launches_before = self.ops.num_launches
         with torch.inference_mode():
             inputs = build_step_inputs(
@@ -166,6 +175,7 @@ class Worker:
         assert config is not None
         assert self.draft is not None
         self.group.start_step(plan.step)
+        self._device.start_step()
         launches_before = self.ops.num_launches
         with torch.inference_mode():
             inputs = build_draft_inputs(
@@ -181,11 +191,16 @@ class Worker:
         )
 
     def _counters(self, launches_before: int) -> dict[str, float]:
-        return {
+        fallbacks = self._device.finish_step()
+        counters = {
             "collectives": float(self.group.counts.total()),
             "launches": float(self.ops.num_launches - launches_before),
             "collectives_per_layer": float(self.layout.collectives_per_layer),
         }
+        if self.device.type != "cpu":
+            counters["fallbacks"] = float(sum(fallbacks.values()))
+            counters.update({f"fallback {op}": float(n) for op, n in sorted(fallbacks.items())})
+        return counters
 
     def _sample(
         self, x: torch.Tensor, inputs: StepInputs, *, want_logits: bool
@@ -211,7 +226,7 @@ class Worker:
         padded = torch.nn.functional.pad(mask[rows], (0, num_blocks * size - mask.shape[1]))
         kept = padded.view(len(rows), num_blocks, size).any(-1).sum(-1)
         reachable = (visible + size - 1) // size
-        share = 1 - kept.double() / reachable.clamp(min=1)
+        share = 1 - kept.cpu().double() / reachable.cpu().clamp(min=1)
         return tuple(share.tolist())
 
     def _check_collectives(self, num_layers: int, num_vocabulary: int) -> None:

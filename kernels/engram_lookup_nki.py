@@ -95,7 +95,7 @@ def engram_lookup(
     require_ids(op, "row_ids", row_ids, tuple(row_ids.shape))
     shape = (row_ids.shape[0], row_ids.shape[1] * width)
     if row_ids.numel() == 0:
-        return torch.empty(shape, dtype=torch.bfloat16)
+        return torch.empty(shape, dtype=torch.bfloat16, device=row_ids.device)
     low, high = (int(bound) for bound in row_ids.aminmax())
     require(
         low >= 0 and high < num_rows,

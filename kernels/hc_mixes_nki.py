@@ -238,7 +238,7 @@ def hc_mixes(
     if num_tokens == 0:
         empty = streams.new_empty((0, m), dtype=torch.float32)
         return empty, empty.clone(), streams.new_empty((0, m, m), dtype=torch.float32)
-    repeats = torch.tensor([m, m, m * m])
+    repeats = torch.tensor([m, m, m * m]).to(scale.device)
     affine = torch.stack((scale.repeat_interleave(repeats), base))
     fold = largest_fold(m * width, PARTITIONS // min(num_tokens, PARTITIONS), PARTITIONS)
     pre, post, comb = launch_many(

@@ -31,6 +31,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from harness.core.errors import KernelError, MissingEvidenceError, UsageError
+from kernels.device import call_on_device, require_runtime_lnc
 from kernels.sdk import find_nki
 
 __all__ = [
@@ -271,6 +272,8 @@ def launch(kernel: Callable[..., Any], *arguments: Any) -> torch.Tensor:
 def launch_many(kernel: Callable[..., Any], *arguments: Any) -> tuple[torch.Tensor, ...]:
     """Run a kernel on host values: CPU tensors in, CPU tensors out; inputs stay as they are.
 
+    With a tensor of the device among them outputs stay there (kernels.device).
+
     Args:
         kernel: what `nki.jit` made.
         arguments: torch tensors (any layout) and compile-time constants.
@@ -289,13 +292,15 @@ def _launch(kernel: Any, arguments: tuple[Any, ...]) -> Any:
     dense = [a.detach().contiguous() if isinstance(a, torch.Tensor) else a for a in arguments]
     lnc = active_lnc()
     specialised = kernel[lnc] if lnc > 1 else kernel
+    if backend == "device":
+        require_runtime_lnc(lnc)
     with _failures_as_status(name, backend):
         if backend == "interpret":
             result = specialised(*dense)
         elif backend == "simulate":
             result = _as_tensors(nki.simulate(specialised)(*dense))
         else:
-            result = _on_device(kernel, lnc, dense)
+            result = call_on_device(kernel, lnc, dense)
     _counters.launches[name] = _counters.launches.get(name, 0) + 1
     _counters.backends[backend] = _counters.backends.get(backend, 0) + 1
     if backend == "interpret":
@@ -360,11 +365,3 @@ def _as_tensors(result: Any) -> Any:
     if result.dtype.name == "bfloat16":
         return torch.from_numpy(result.view("int16")).view(torch.bfloat16)
     return torch.from_numpy(result)
-
-
-def _on_device(kernel: Any, lnc: int, arguments: list[Any]) -> Any:
-    """Through torch-neuronx: copy in, call, copy out (which waits for the device)."""
-    from torch_neuronx import wrap_nki
-
-    moved = [a.to("neuron") if isinstance(a, torch.Tensor) else a for a in arguments]
-    return _as_tensors(wrap_nki(kernel)[lnc](*moved))

@@ -49,7 +49,7 @@ def hc_mixes(
     flat = streams.to(acc).reshape(num_rows, m * width)
     mean_square = torch.linalg.vecdot(flat, flat).unsqueeze(-1) / flat.shape[1]
     z = functional.linear(flat, fn.to(acc)).mul_(torch.rsqrt(mean_square + norm_eps))
-    each_scale = scale.to(acc).index_select(0, _scale_of_coefficient(m))
+    each_scale = scale.to(acc).index_select(0, _scale_of_coefficient(m).to(scale.device))
     z = torch.addcmul(base.to(acc), z, each_scale)
     gates = torch.sigmoid(z[:, : 2 * m])
     comb = sinkhorn(z[:, 2 * m :].reshape(num_rows, m, m), hc_eps, iterations)
@@ -63,10 +63,12 @@ def _scale_of_coefficient(m: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=8)
-def _sum_matrices(m: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _sum_matrices(
+    m: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Matrices [m*m, m*m] that put a row's, and a column's, sum in each of its places."""
     same, ones = torch.eye(m, dtype=dtype), torch.ones(m, m, dtype=dtype)
-    return torch.kron(same, ones), torch.kron(ones, same)
+    return torch.kron(same, ones).to(device), torch.kron(ones, same).to(device)
 
 
 def sinkhorn(logits: torch.Tensor, eps: float, iterations: int) -> torch.Tensor:
@@ -76,7 +78,7 @@ def sinkhorn(logits: torch.Tensor, eps: float, iterations: int) -> torch.Tensor:
     the number of torch calls that costs time.
     """
     m = logits.shape[-1]
-    row_sums, column_sums = _sum_matrices(m, logits.dtype)
+    row_sums, column_sums = _sum_matrices(m, logits.dtype, logits.device)
     comb = torch.softmax(logits, dim=-1).add_(eps).view(-1, m * m)
     offset = comb.new_full((m * m,), eps)
     sums = torch.addmm(offset, comb, column_sums)

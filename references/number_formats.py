@@ -47,7 +47,7 @@ def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:
 
 def decode_ue8m0(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """2^(byte - 127); byte 255 is NaN."""
-    return _UE8M0.to(dtype)[scale.int()]
+    return _UE8M0.to(dtype).to(scale.device)[scale.int()]
 
 
 def encode_e4m3(values: torch.Tensor, fp8_max: int) -> torch.Tensor:
@@ -66,12 +66,14 @@ def decode_e4m3(codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def encode_e2m1(values: torch.Tensor) -> torch.Tensor:
     """Packed bytes of float32 values [..., K] -> [..., K/2], saturating at 6, ties to even."""
-    magnitude = torch.bucketize(values.abs().contiguous(), _E2M1_BOUNDS, out_int32=True)
+    magnitude = torch.bucketize(
+        values.abs().contiguous(), _E2M1_BOUNDS.to(values.device), out_int32=True
+    )
     nibbles = (magnitude | (torch.signbit(values).int() << 3)).to(torch.uint8)
     return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4)
 
 
 def decode_e2m1(codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Values of packed bytes [..., K/2] -> [..., K]."""
-    pairs = _E2M1_PAIRS.to(dtype)[codes.int()]
+    pairs = _E2M1_PAIRS.to(dtype).to(codes.device)[codes.int()]
     return pairs.flatten(-2)

@@ -40,7 +40,8 @@ def topk_positions(
             refuse(op, f"candidates has dtype {candidates.dtype}: pass a bool mask")
         hidden = hidden | ~candidates
     chosen = lowest_index_topk(scores.masked_fill(hidden, -torch.inf), top_k)
-    positions = torch.full((num_rows, min(top_k, num_entries)), -1, dtype=torch.int64)
+    shape = (num_rows, min(top_k, num_entries))
+    positions = torch.full(shape, -1, dtype=torch.int64, device=scores.device)
     rows, columns = chosen.nonzero(as_tuple=True)
     positions[rows, chosen.cumsum(1)[rows, columns] - 1] = columns
     return positions

@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
+from engine.device.neuron import open_device
 from engine.parallel.group import Group
 from engine.parallel.ring import CollectiveRing
 from engine.worker import Worker
@@ -56,11 +57,11 @@ class CollectiveError(RuntimeError):
     """A collective failed, most likely because another rank is gone."""
 
 
-class GlooGroup(Group):
-    """The rank's end of a gloo group over loopback."""
+class GatheringGroup(Group):
+    """The rank's end of a torch.distributed group: gloo over loopback, or NeuronCores."""
 
     def _exchange(self, part: torch.Tensor) -> list[torch.Tensor]:
-        # bf16 travels as bytes: gloo moves it everywhere, and nothing is summed on the way.
+        # bf16 travels as bytes: every backend moves them, and nothing is summed on the way.
         flat = part.reshape(-1).view(torch.uint8) if part.numel() else part
         received = [torch.empty_like(flat) for _ in range(self.size)]
         try:
@@ -107,9 +108,10 @@ def _leave(connection: Connection) -> None:
 
 def _serve(spec: RankSpec, connection: Connection, ring: CollectiveRing) -> None:
     torch.set_num_threads(spec.num_threads)
-    _join_group(spec)
-    group = GlooGroup(spec.rank, spec.size, ring)
-    worker = Worker(spec.settings, spec.config, spec.limits, group)
+    device = open_device(spec.settings.device, spec.rank)
+    _join_group(spec, device.collective_backend)
+    group = GatheringGroup(spec.rank, spec.size, ring)
+    worker = Worker(spec.settings, spec.config, spec.limits, group, device)
     connection.send(("ready", None))
     while True:
         method, plan = connection.recv()
@@ -120,13 +122,13 @@ def _serve(spec: RankSpec, connection: Connection, ring: CollectiveRing) -> None
     dist.destroy_process_group()
 
 
-def _join_group(spec: RankSpec) -> None:
+def _join_group(spec: RankSpec, backend: str) -> None:
     # Without an interface gloo resolves the host's name, which may take seconds.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     timeout = timedelta(seconds=spec.group_timeout_s)
     store = TCPStore("127.0.0.1", spec.store_port, is_master=False, timeout=timeout)
     dist.init_process_group(
-        "gloo", store=store, rank=spec.rank, world_size=spec.size, timeout=timeout
+        backend, store=store, rank=spec.rank, world_size=spec.size, timeout=timeout
     )
 
 

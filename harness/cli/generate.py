@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli.op_choice import with_ops
 from harness.cli.session import parse_ints
 from harness.core.engine_face import EngineSettings, Generation
-from harness.core.errors import InputError, UsageError
+from harness.core.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -46,12 +47,21 @@ def generate(
     ] = 0,
     speculative: Annotated[str, typer.Option(help="'dspark' drafts and verifies.")] = "",
     confidence_threshold: Annotated[float, typer.Option(help="Cuts drafts; 0: none.")] = 0.0,
+    device: Annotated[str, typer.Option(help="cpu, or neuron for NeuronCores.")] = "cpu",
+    ops: Annotated[
+        str, typer.Option(help="references or kernels; empty: kernels on a device.")
+    ] = "",
+    allow_fallback: Annotated[
+        list[str] | None,
+        typer.Option("--allow-fallback", help="Op that may run on the CPU beside the device."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Generate greedily and print the text, or everything about it as JSON."""
     from engine import LLM
+    from engine.environment import with_environment
 
-    settings = EngineSettings(
+    asked = EngineSettings(
         str(checkpoint),
         cp=cp,
         ep=ep,
@@ -61,14 +71,23 @@ def generate(
         num_kv_blocks=num_kv_blocks,
         speculative=speculative,
         confidence_threshold=confidence_threshold,
+        device=device,
+        allowed_fallbacks=tuple(allow_fallback or ()),
     )
+    settings = with_ops(with_environment(asked), ops)
     tokenizer = _tokenizer(checkpoint)
     token_ids = _prompt_ids(ids, prompt, tokenizer, checkpoint)
+    from harness.run.fallbacks import fallback_failure
+
     with LLM(settings) as llm:
         (one,) = llm.generate([token_ids], max_tokens=max_tokens, ignore_eos=ignore_eos)
     text = tokenizer.decode(list(one.token_ids)) if tokenizer else None
     facts = _facts(one, text)
     typer.echo(json.dumps(facts) if as_json else _readable(facts))
+    failure = fallback_failure(one.counters, settings.allowed_fallbacks)
+    if failure:
+        typer.echo(failure, err=True)
+        raise typer.Exit(ExitCode.MISMATCH)
 
 
 def _tokenizer(checkpoint: Path) -> Tokenizer | None:

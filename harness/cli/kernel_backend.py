@@ -28,8 +28,12 @@ def select_backend(name: str) -> None:
     os.environ[_BACKEND_VARIABLE] = _asked = name
     from kernels.launch import backend_selected, reset_counters
 
-    with backend_selected(name):
+    with backend_selected(name) as chosen:
         reset_counters()
+        if chosen == "device":
+            from kernels.device import forget_fallbacks
+
+            forget_fallbacks()
 
 
 def poisoned(value: float) -> AbstractContextManager[bool]:
@@ -46,4 +50,15 @@ def launch_counters() -> Mapping[str, float]:
     counted = counters()
     reset_counters()
     elsewhere = sum(n for backend, n in counted.backends.items() if backend != _asked)
-    return {**counted.as_mapping(), "num_fallbacks": elsewhere}
+    left = _left_device() if _asked == "device" else {}
+    named = {f"fallback {op}": float(calls) for op, calls in left.items()}
+    return {**counted.as_mapping(), "num_fallbacks": elsewhere + sum(left.values()), **named}
+
+
+def _left_device() -> Mapping[str, int]:
+    """Ops that torch-neuronx ran on the CPU since the last look."""
+    from kernels.device import fallbacks, forget_fallbacks
+
+    found = fallbacks()
+    forget_fallbacks()
+    return found

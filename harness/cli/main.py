@@ -18,6 +18,7 @@ __all__ = ["COMMANDS", "build_app", "main"]
 # One module of harness.cli a command; each offers `register(app)`.
 COMMANDS: tuple[str, ...] = (
     "bench",
+    "bench_neuron",
     "checkpoint",
     "doctor",
     "gate",

@@ -36,6 +36,9 @@ class EngineSettings:
         num_threads: torch threads per rank; 0 leaves torch's choice.
         time_limit_s: a rank that gives no answer for so long ends the run.
         speculative: "" decodes token by token, "dspark" drafts blocks and verifies them.
+        device: "cpu", or "neuron" for NeuronCores through torch-neuronx.
+        allowed_fallbacks: ops that may run on the CPU although the device is "neuron", e.g.
+            ("aten::sort",); a sweep fails on any other.
         confidence_threshold: drafts are cut before the first whose acceptance probability,
             multiplied along the block, falls below it; 0 verifies whole blocks.
     """
@@ -56,6 +59,8 @@ class EngineSettings:
     time_limit_s: float = 120.0
     speculative: str = ""
     confidence_threshold: float = 0.0
+    device: str = "cpu"
+    allowed_fallbacks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         numerics_named(self.numerics)
@@ -67,6 +72,8 @@ class EngineSettings:
             raise UsageError(f"time_limit_s={self.time_limit_s}: a time limit is positive")
         if self.speculative not in ("", "dspark"):
             raise UsageError(f"speculative={self.speculative!r}: choose 'dspark' or nothing")
+        if self.device not in ("cpu", "neuron"):
+            raise UsageError(f"device {self.device!r} is not known: choose cpu or neuron")
         if not 0 <= self.confidence_threshold < 1:
             raise UsageError(
                 f"confidence_threshold={self.confidence_threshold}: it lies within 0..1, 1 excluded"
@@ -88,6 +95,8 @@ class EngineSettings:
             parts.append(self.speculative)
         if self.confidence_threshold:
             parts.append(f"cut={self.confidence_threshold:g}")
+        if self.device != "cpu":
+            parts.append(self.device)
         return " ".join(parts)
 
 
@@ -104,7 +113,8 @@ class Generation:
         num_prefill_steps: steps until the first token.
         bucket, padding_share: padded width of the first prefill step and its padding.
         counters: per decode step, equal on every step of the request: collectives, launches;
-            "collectives_per_layer" is asserted by the engine against model.md §9.
+            "collectives_per_layer" is asserted by the engine against model.md §9. On a device
+            also "fallbacks", and "fallback <op>" for each op that ran on the CPU.
     """
 
     token_ids: tuple[int, ...]

@@ -26,6 +26,8 @@ _ENGINE_FIELDS = (
     "num_kv_blocks",
     "num_threads",
     "time_limit_s",
+    "device",
+    "allowed_fallbacks",
 )
 
 
@@ -220,6 +222,8 @@ class SweepSpec:
         concurrency, rate, output_len, input_len = shape
         fields = {item.name: getattr(settings, item.name) for item in dataclasses.fields(settings)}
         del fields["checkpoint"], fields["time_limit_s"]
+        if settings.device == "cpu":  # keys of records from before there was a device stay valid
+            del fields["device"], fields["allowed_fallbacks"]
         config = {
             **fields,
             "ops": list(settings.ops),

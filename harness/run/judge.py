@@ -14,6 +14,7 @@ from harness.core.status import OpStatus
 from harness.run.bundle import bundle_directory, write_bundle
 from harness.run.candidate import POISONS, Attempt, Candidate, Poison, bits_differ, unwritten
 from harness.run.clock import Clock, SystemClock
+from harness.run.fallbacks import allowed_by_environment, fallback_failure
 from harness.run.golden import MissingGolden, expected_of, kernel_numerics
 from harness.run.inputs import Arguments, build_inputs
 from harness.run.nulls import NullReport, judge_nulls
@@ -147,6 +148,9 @@ class Judge:
         counters = attempts[0].counters
         if verdict.status is OpStatus.PASS and counters.get("launches") == 0:
             verdict = Verdict(OpStatus.UNSUPPORTED, f"no kernel was launched on {self.backend}")
+        left_device = fallback_failure(counters, allowed_by_environment())
+        if verdict.status is OpStatus.PASS and left_device:
+            verdict = Verdict(OpStatus.RUN_ERROR, left_device)
         return ParityResult(
             case.case_id,
             case.op,

@@ -19,6 +19,7 @@ from harness.core.latency import failure_of, measure_requests
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.sweep_spec import PlannedPoint, SweepSpec
 from harness.run.clock import Clock, SystemClock
+from harness.run.fallbacks import fallback_failure
 
 __all__ = ["Progress", "Wave", "measure_rounds", "median_half_width"]
 
@@ -160,6 +161,9 @@ def _finish(state: _Measuring) -> SweepPoint:
     if failures:
         message = f"{len(failures)} of {len(requests)} requests failed: {failures[0]}"
         return replace(point, status=PointStatus.FAILED, message=message)
+    left_device = fallback_failure(point.counters, state.plan.settings.allowed_fallbacks)
+    if left_device:
+        return replace(point, status=PointStatus.FAILED, message=left_device)
     return point
 
 

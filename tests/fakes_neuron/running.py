@@ -1,0 +1,42 @@
+"""Runs a command or a piece of Python in a process of the stand-in host."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fakes_neuron import stand_in_environment
+
+__all__ = ["run_command", "run_python"]
+
+_LIMIT_S = 240
+
+
+def run_command(
+    *arguments: object, directory: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`neuron-harness <arguments>` beside the stand-in."""
+    code = "from harness.cli.main import main; main()"
+    return _run(["-c", code, *map(str, arguments)], directory, variables)
+
+
+def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program text beside the stand-in; it must succeed."""
+    done = _run(["-c", code], None, variables)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def _run(
+    arguments: list[str], directory: Path | None, variables: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=stand_in_environment(**variables),
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
+    )

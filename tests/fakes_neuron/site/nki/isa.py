@@ -1,0 +1,3 @@
+"""Double of nki.isa."""
+
+from kernels.interpreter.isa import *  # noqa: F403
