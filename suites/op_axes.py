@@ -50,6 +50,8 @@ FAMILIES = (
     "masked_rows",
     "ties",
     "scale_up",
+    "small_rows",
+    "spread_blocks",
 )
 
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "expanded")

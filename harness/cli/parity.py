@@ -91,6 +91,7 @@ def parity(
     replay: Annotated[Path | None, typer.Option(help="A failing case's bundle.")] = None,
     mutation: Annotated[str, typer.Option(help="'auto': judge mutants of the kernels.")] = "",
     count: Annotated[int, typer.Option(help="Mutants to draw.")] = 200,
+    casts: Annotated[bool, typer.Option("--casts", help="Every cast, exhaustively.")] = False,
     seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
     junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML here.")] = None,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
@@ -100,6 +101,8 @@ def parity(
     screen = console()
     if replay is not None:
         raise typer.Exit(_replay(replay, options, screen))
+    if casts:
+        raise typer.Exit(_casts(out, backend, screen))
     selection = select_cases(suite or [], op or [], preset, tier)
     if mutation not in ("", "auto"):
         raise UsageError(f"--mutation {mutation!r} is not known: choose auto")
@@ -112,6 +115,16 @@ def parity(
         if junit is not None:
             _write_junit(store, junit)
     raise typer.Exit(code)
+
+
+def _casts(out: Path, backend: str, screen: Console) -> ExitCode:
+    from harness.cli.cast_table import judge_casts
+
+    kernel_backend.select_backend(backend)
+    with recording(out, None, backend=backend) as store:
+        code = judge_casts(store, screen)
+        screen.print(f"run: {store.directory}")
+    return code
 
 
 def judge_mutants(

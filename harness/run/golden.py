@@ -71,7 +71,14 @@ def expected_of(
         return MissingGolden(f"the golden could not be computed: {error!r}", detail)
     widened = tuple(t.double() if t.is_floating_point() else t for t in golden)
     router = RouterSelection.of(arguments) if case.op == "router" else None
-    return Expected(arguments.spec, widened, baseline, tolerances, router)
+    return Expected(arguments.spec, widened, baseline, _budgets(arguments, tolerances), router)
+
+
+def _budgets(arguments: Arguments, tolerances: Mapping[str, Tolerance]) -> dict[str, Tolerance]:
+    """Output -> budget; `<output>.<mode>` wins where the op's `output` argument names that mode."""
+    mode = arguments.values.get("output")
+    plain = {name: budget for name, budget in tolerances.items() if "." not in name}
+    return {name: tolerances.get(f"{name}.{mode}", budget) for name, budget in plain.items()}
 
 
 def _tensors(outputs: object) -> tuple[torch.Tensor, ...]:

@@ -108,15 +108,22 @@ def _linear_fp8(draw: Draw) -> dict[str, Any]:
     axes = draw.case.axes
     _require_multiple(axes["K"], 32, "K")
     x = draw.blocks_of_activations(axes["T"], axes["K"], spikes=_LINEAR_SPIKES)
-    return {"x": x, "weight": fp8_block_weight(draw, axes["N"], axes["K"])}
+    weight = fp8_block_weight(draw, axes["N"], axes["K"])
+    if draw.family == "spread_blocks":  # the largest channels set the scales and nothing else
+        weight.codes[:, ::32] = 0
+    return {"x": x, "weight": weight}
 
 
 def _linear_fp4_grouped(draw: Draw) -> dict[str, Any]:
     axes = draw.case.axes
     _require_multiple(axes["K"], 32, "K")
+    weight = fp4_weight(draw, axes["E"], axes["N"], axes["K"])
+    x = draw.blocks_of_activations(axes["T"], axes["K"], spikes=_LINEAR_SPIKES)
+    if draw.family == "spread_blocks":  # the largest channels set the scales and nothing else
+        weight.codes[:, :, ::16] &= 0xF0
     return {
-        "x": draw.blocks_of_activations(axes["T"], axes["K"], spikes=_LINEAR_SPIKES),
-        "weight": fp4_weight(draw, axes["E"], axes["N"], axes["K"]),
+        "x": x,
+        "weight": weight,
         "group_sizes": _group_sizes(draw, axes["T"], axes["E"]),
     }
 

@@ -28,11 +28,19 @@ FAMILIES = (
     "masked_rows",
     "ties",
     "scale_up",
+    "small_rows",
+    "spread_blocks",
 )
 _SCALE_UP = 64.0
 _FINITE_BF16 = (-(2.0**127) * (2 - 2.0**-7), 2.0**127 * (2 - 2.0**-7))
 _SMALLEST_BF16_SUBNORMAL = 2.0**-133
 _EXTREME_ROW_EXPONENTS = (0.0, -1.0, 1.0, -0.5, 0.5)  # times the spread an op can stand
+# Rows down to where an epsilon of 1e-20 outweighs the mean square, and where a clamped amax of
+# 1e-4 decides; nothing large beside them.
+_SMALL_ROW_EXPONENTS = (-33.0, -8.0, -20.0, -14.0, -36.0)
+# A block's other channels below its largest: where e4m3 and e2m1 are subnormal.
+_BELOW_LARGEST = 2.0**-15
+_SPREAD_BLOCK = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +118,20 @@ class Draw:
                 values = (values / scale * 1.5).round().clamp(-3, 3) * scale
             case "scale_up":
                 values = values * _SCALE_UP
+            case "small_rows":
+                _scale_rows(values, _SMALL_ROW_EXPONENTS)
+            case "spread_blocks":
+                self._spread_blocks(values)
         return values
+
+    def _spread_blocks(self, values: torch.Tensor) -> None:
+        """The first channel of each 32 between 1 and 2, every mantissa in turn, the others far
+        below it: a block scale that is off by one exponent shows in what is left of them."""
+        rows = values.view(-1, values.shape[-1])
+        rows *= _BELOW_LARGEST
+        largest = rows[:, ::_SPREAD_BLOCK]
+        steps = torch.arange(largest.numel()).reshape(largest.shape) % 128
+        largest.copy_(1 + steps / 128)
 
     def _zero_blocks(self, values: torch.Tensor) -> None:
         """Zero a third of the 32-wide blocks of the last axis, the first among them."""
@@ -120,9 +141,7 @@ class Draw:
 
     def _make_extreme(self, values: torch.Tensor, spread: int, spikes: Sequence[float]) -> None:
         """Scale rows by powers of two, then sprinkle zeros of both signs, subnormals, spikes."""
-        steps = torch.tensor(_EXTREME_ROW_EXPONENTS) * spread
-        exponents = steps[torch.arange(values.shape[0]) % len(steps)].round()
-        values.mul_(torch.exp2(exponents).view(-1, *[1] * (values.dim() - 1)))
+        _scale_rows(values, [exponent * spread for exponent in _EXTREME_ROW_EXPONENTS])
         specials = [0.0, -0.0, _SMALLEST_BF16_SUBNORMAL, -_SMALLEST_BF16_SUBNORMAL, *spikes]
         flat = values.view(-1)
         if not len(flat):
@@ -130,6 +149,13 @@ class Draw:
         num_sprinkled = max(1, len(flat) // 16)
         where = self.integers(0, len(flat), num_sprinkled)
         flat[where] = torch.tensor(specials)[self.integers(0, len(specials), num_sprinkled)]
+
+
+def _scale_rows(values: torch.Tensor, exponents: Sequence[float]) -> None:
+    """Row i times 2 to the power of exponents[i mod their number], rounded to whole powers."""
+    steps = torch.tensor(exponents).round()
+    of_row = steps[torch.arange(values.shape[0]) % len(steps)]
+    values.mul_(torch.exp2(of_row).view(-1, *[1] * (values.dim() - 1)))
 
 
 def _hash_of(case: Case) -> int:

@@ -1,0 +1,1 @@
+"""Kernels that are wrong on purpose. README.md says how to add some."""
