@@ -15,14 +15,8 @@ from harness.core.results import ParityResult, PointStatus, SweepPoint
 from harness.core.status import GateStatus, OpStatus
 from reports.ledger import Ledger, read_run
 from reports.verdict import RunVerdict, verdict_of
-from tests.reports.sample_run import (
-    green_records,
-    output_errors,
-    record,
-    stages,
-    sweep_config,
-    write_run,
-)
+from tests.reports.sample_run import green_records, output_errors, record, stages, write_run
+from tests.reports.sample_sweep import sweep_config
 
 
 def judged(tmp_path: Path, records: Sequence[RunRecord]) -> RunVerdict:
