@@ -22,6 +22,7 @@ COMMANDS: tuple[str, ...] = (
     "checkpoint",
     "doctor",
     "gate",
+    "interchange",
     "interpret",
     "lint",
     "generate",
