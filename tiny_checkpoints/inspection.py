@@ -19,7 +19,7 @@ from tiny_checkpoints.inventory import TensorSpec, inventory, is_ignored, is_opt
 from tiny_checkpoints.safetensors_file import Shard
 from tiny_checkpoints.writer import INDEX_FILE
 
-__all__ = ["Inspection", "inspect_checkpoint"]
+__all__ = ["Inspection", "inspect_checkpoint", "located_tensors"]
 
 _RESTORE = "restore the file or convert the checkpoint again"
 _BAD_MEANING = {"F8_E8M0": "a scale of NaN or of 2^-127, which no quantiser writes"}
@@ -93,6 +93,15 @@ def _json_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(path, "content", type(content).__name__, "must be a JSON object")
     return content
+
+
+def located_tensors(directory: Path | str) -> dict[str, Shard]:
+    """Tensor name -> the shard that holds it, of a checkpoint with or without an index.
+
+    Raises:
+        InputError: a shard is missing or broken, or index and shards disagree.
+    """
+    return _located(Path(directory))
 
 
 def _located(place: Path) -> dict[str, Shard]:

@@ -152,13 +152,31 @@ class Shard:
 
     def read_parts(self, name: str) -> Iterator[npt.NDArray[Any]]:
         """The same values, flat, in pieces of at most 64 MiB: a table may have 90 GiB."""
-        storage = self._storage(name)
         begin, end = self.entries[name]["data_offsets"]
+        for data in self._byte_parts(begin, end):
+            yield np.frombuffer(data, self._storage(name))
+
+    def row_bytes(self, name: str, first: int, last: int) -> Iterator[bytes]:
+        """Raw bytes of rows first..last-1 (the leading axis), in pieces of at most 64 MiB.
+
+        Raises:
+            InputError: the file is shorter than its header says.
+        """
+        begin, end = self.entries[name]["data_offsets"]
+        row = (end - begin) // max(1, self.entries[name]["shape"][0])
+        yield from self._byte_parts(begin + first * row, begin + last * row)
+
+    def _byte_parts(self, begin: int, end: int) -> Iterator[bytes]:
         with self.path.open("rb") as file:
             file.seek(self._data_start + begin)
             for offset in range(begin, end, _PART_BYTES):
-                data = file.read(min(_PART_BYTES, end - offset))
-                yield np.frombuffer(data, storage)
+                wanted = min(_PART_BYTES, end - offset)
+                data = file.read(wanted)
+                if len(data) != wanted:
+                    raise InputError(
+                        self.path, "size in bytes", offset + len(data), f"it shrank; {_RESTORE}"
+                    )
+                yield data
 
     def _storage(self, name: str) -> str:
         dtype = self.entries[name]["dtype"]

@@ -1,4 +1,4 @@
-"""`neuron-harness checkpoint`: make a tiny checkpoint, or verify any of this architecture."""
+"""`neuron-harness checkpoint`: make a tiny one, cut a slice of one, verify any."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.session import parse_ranges
 from harness.core.errors import UsageError
 
 __all__ = ["register"]
 
-_checkpoint = typer.Typer(no_args_is_help=True, help="Make or verify a checkpoint.")
+_checkpoint = typer.Typer(no_args_is_help=True, help="Make, cut or verify a checkpoint.")
 
 
 def register(app: typer.Typer) -> None:
@@ -59,3 +60,35 @@ def verify_checkpoint(
     else:
         verify(directory, variant)
         typer.echo(f"equal to the manifest of {variant}")
+
+
+@_checkpoint.command("slice")
+def slice_command(
+    source: Annotated[Path, typer.Argument(help="a checkpoint, whole or sharded")],
+    destination: Annotated[Path, typer.Argument(help="does not exist yet")],
+    layers: Annotated[str, typer.Option(help="ids to keep, e.g. 0-3,14,20")],
+    experts: Annotated[str, typer.Option(help="ids to keep in every layer, e.g. 0-15")],
+    engram_vocab_size: Annotated[
+        int, typer.Option(help="cut Engram tables to this size; 0 keeps them whole")
+    ] = 0,
+) -> None:
+    """Cut a small checkpoint of real weights out of a large one, for a CPU and a device."""
+    from harness.cli.session import console, progress_bar
+    from tiny_checkpoints.slicing import slice_checkpoint
+
+    with progress_bar(console()) as tell:
+        done = slice_checkpoint(
+            source,
+            destination,
+            parse_ranges(layers, "--layers"),
+            parse_ranges(experts, "--experts"),
+            engram_vocab_size=engram_vocab_size,
+            progress=lambda at, of: tell("copying MiB", at >> 20, of >> 20),
+        )
+    found = done.inspection
+    for notice in done.notices:
+        typer.echo(f"note: {notice}")
+    typer.echo(
+        f"{destination}: {found.num_tensors} tensors, {found.num_parameters / 1e6:.2f} M "
+        f"parameters, {found.num_bytes / 2**20:.2f} MiB, verified"
+    )

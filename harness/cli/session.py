@@ -16,7 +16,15 @@ from harness.core.errors import UsageError
 if TYPE_CHECKING:
     from harness.run.store import RunStore
 
-__all__ = ["DEFAULT_OUT", "Tell", "console", "parse_ints", "progress_bar", "recording"]
+__all__ = [
+    "DEFAULT_OUT",
+    "Tell",
+    "console",
+    "parse_ints",
+    "parse_ranges",
+    "progress_bar",
+    "recording",
+]
 
 DEFAULT_OUT = Path("runs")
 
@@ -88,3 +96,19 @@ def parse_ints(text: str, option: str) -> tuple[int, ...]:
                 f"{option} {text!r}: {entry!r} is no whole number; write them as 1,2,4"
             ) from None
     return tuple(values)
+
+
+def parse_ranges(text: str, option: str) -> tuple[int, ...]:
+    """ "0-3,14" -> (0, 1, 2, 3, 14), ascending.
+
+    Raises:
+        UsageError: an entry is no number and no range; names the option.
+    """
+    found: set[int] = set()
+    for entry in text.split(","):
+        first, dash, last = entry.strip().partition("-")
+        bounds = parse_ints(f"{first},{last}" if dash else f"{first},{first}", option)
+        if bounds[0] > bounds[1]:
+            raise UsageError(f"{option} {text!r}: {entry!r} runs backwards; write it as 0-3")
+        found.update(range(bounds[0], bounds[1] + 1))
+    return tuple(sorted(found))

@@ -34,14 +34,17 @@ def test_judges_read_what_is_allowed_from_their_environment(
 
 @pytest.mark.parametrize(
     ("allowed", "status"),
-    [((), PointStatus.FAILED), (("aten::sort",), PointStatus.FAILED), (("aten::sort", "x"), PointStatus.OK)],
-)  # fmt: skip
+    [
+        ((), PointStatus.FAILED),
+        (("aten::sort",), PointStatus.FAILED),
+        (("aten::sort", "x"), PointStatus.OK),
+    ],
+)
 def test_a_sweep_fails_on_a_fallback_that_nobody_allowed(
     allowed: tuple[str, ...], status: PointStatus
 ) -> None:
-    spec = SweepSpec(
-        "test", input_lens=(4,), output_len=3, engine={"allowed_fallbacks": allowed, "device": "neuron"}
-    )  # fmt: skip
+    engine = {"allowed_fallbacks": allowed, "device": "neuron"}
+    spec = SweepSpec("test", input_lens=(4,), output_len=3, engine=engine)
     (point,) = run_sweep(spec, spec.points("ckpt", "0123", 64), FakeWorld(counters=COUNTERS))
     assert point.status is status
     assert point.config["allowed_fallbacks"] == allowed
