@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.core.errors import UsageError
+from harness.core.evaluation import EvaluationTask
 from harness.core.gate_spec import GateSpec
 from harness.core.ops import OP_SHEET
 from harness.core.suggest import near_names
 from harness.core.sweep_spec import SweepSpec
 from harness.core.token_suite import TokenSuite
+from suites.evaluation_reader import read_evaluation
 from suites.gate_reader import read_gate_suite
 from suites.op_reader import read_op_suite
 from suites.op_suite import OpSuite
@@ -22,13 +24,14 @@ from suites.token_reader import read_token_suite
 __all__ = [
     "KINDS",
     "list_suites",
+    "load_evaluation",
     "load_gate_suite",
     "load_op_suite",
     "load_sweep_suite",
     "load_token_suite",
 ]
 
-KINDS = ("ops", "tokens", "sweeps", "gates")
+KINDS = ("ops", "tokens", "sweeps", "gates", "evaluations")
 _HERE = Path(__file__).parent
 
 T = TypeVar("T")
@@ -71,6 +74,11 @@ def load_sweep_suite(name: str | os.PathLike[str]) -> SweepSpec:
 def load_gate_suite(name: str | os.PathLike[str]) -> GateSpec:
     """A gate by name or path; raises as `load_op_suite`."""
     return _load("gates", name, read_gate_suite)
+
+
+def load_evaluation(name: str | os.PathLike[str]) -> EvaluationTask:
+    """An evaluation by name or path; raises as `load_op_suite`."""
+    return _load("evaluations", name, read_evaluation)
 
 
 def _load(
