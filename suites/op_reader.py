@@ -49,10 +49,21 @@ def read_op_suite(path: Path) -> OpSuite:
                 raise table.error("seed", case.seed, f"case {case.case_id} exists; change the seed")
             tiers[case.case_id] = tier
             cases.append(case)
+    device = _device_cases(top, cases)
     top.close()
     if not cases:
         raise VacuousError(f"{path}: the suite is empty; add a [[cases]] table")
-    return OpSuite(stems.pop(), tuple(cases), tiers, tolerances)
+    return OpSuite(stems.pop(), tuple(cases), tiers, tolerances, device)
+
+
+def _device_cases(top: Table, cases: list[Case]) -> tuple[str, ...]:
+    """Ids of the cases worth a compile on a device."""
+    ids = top.many("device", str, ())
+    known = {case.case_id for case in cases}
+    for case_id in ids:
+        if case_id not in known:
+            raise top.error("device", case_id, f"no such case{near_names(case_id, known)}")
+    return ids
 
 
 def needs_tolerance(spec: OpSpec, output: str) -> bool:

@@ -70,6 +70,18 @@ class InterpreterMutations:
             run()
         return tuple(changes)
 
+    def places(self, run: Callable[[], None]) -> frozenset[str]:
+        """Every place (file:line and instruction) that `run` executes."""
+        found: set[str] = set()
+
+        def note(site: str, name: str, function: Callable[..., Any], bound: Arguments) -> Any:
+            found.add(f"{site} {name}")
+            return function(**bound)
+
+        with _wrapped(note):
+            run()
+        return frozenset(found)
+
     @contextmanager
     def applied(self, mutant: Mutant) -> Iterator[None]:
         """Launches inside the block run the mutant."""

@@ -61,6 +61,7 @@ class ParityOptions:
         kernels: target text of the table under test.
         repeat: calls whose outputs must be equal byte for byte.
         time_limit_s, memory_limit_gib: of one case.
+        lnc: physical cores a launch, 1 or 2; 0 takes the backend's own.
     """
 
     backend: str = "interpret"
@@ -69,6 +70,7 @@ class ParityOptions:
     kernels: str = KERNELS
     time_limit_s: float = 120.0
     memory_limit_gib: float = 6.0
+    lnc: int = 0
 
 
 def register(app: typer.Typer) -> None:
@@ -82,9 +84,12 @@ def parity(
     ] = None,
     op: Annotated[list[str] | None, typer.Option(help="An op; repeatable.")] = None,
     preset: Annotated[str, typer.Option(help="Ops and tier by name.")] = "tiny",
-    tier: Annotated[str, typer.Option(help="smoke, default or full; default: the preset's.")] = "",
+    tier: Annotated[
+        str, typer.Option(help="smoke, default, full or device; default: the preset's.")
+    ] = "",
     backend: Annotated[str, typer.Option(help="interpret, simulate or device.")] = "interpret",
     jobs: Annotated[int, typer.Option(help="Worker processes; 0: one a core.")] = 0,
+    lnc: Annotated[int, typer.Option(help="Cores a launch: 1, 2, or 0 for the backend's own.")] = 0,
     repeat: Annotated[int, typer.Option(help="Calls that must give equal bytes.")] = 1,
     kernels: Annotated[str, typer.Option(help="Target text of the table under test.")] = KERNELS,
     time_limit_s: Annotated[float, typer.Option(help="Of one case.")] = 120.0,
@@ -97,7 +102,7 @@ def parity(
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
 ) -> None:
     """Compare kernels with their references, case by case."""
-    options = ParityOptions(backend, jobs, repeat, kernels, time_limit_s)
+    options = ParityOptions(backend, jobs, repeat, kernels, time_limit_s, lnc=lnc)
     screen = console()
     if replay is not None:
         raise typer.Exit(_replay(replay, options, screen))
@@ -153,7 +158,7 @@ def judge_mutants(
         verdicts = run_mutants(
             selection.cases,
             selection.tolerances,
-            targets_for(options.kernels),
+            targets_for(options.kernels, options.lnc),
             TARGET,
             count=count,
             seed=seed,
@@ -217,7 +222,7 @@ def judge_selection(
         results = run_suite(
             cases,
             selection.tolerances,
-            targets_for(options.kernels),
+            targets_for(options.kernels, options.lnc),
             backend=options.backend,
             jobs=options.jobs or _num_cores(),
             limits=Limits(
@@ -232,14 +237,14 @@ def judge_selection(
     return worst_exit_code(result.status.exit_code for result in results)
 
 
-def targets_for(kernels: str) -> ParityTargets:
+def targets_for(kernels: str, lnc: int = 0) -> ParityTargets:
     """What workers resolve."""
     from harness.run.parity import ParityTargets
 
     return ParityTargets(
         REFERENCE,
         kernels,
-        select_backend=kernel_backend.SELECT,
+        select_backend=kernel_backend.selector(lnc),
         poison=kernel_backend.POISON,
         counters=kernel_backend.COUNTERS,
     )
@@ -251,7 +256,7 @@ def _replay(directory: Path, options: ParityOptions, screen: Console) -> ExitCod
     from harness.run.bundle import read_bundle
 
     bundle = read_bundle(directory)
-    judge = targets_for(options.kernels).judge(
+    judge = targets_for(options.kernels, options.lnc).judge(
         {bundle.case.op: bundle.tolerances}, backend=options.backend, repeat=options.repeat
     )
     result = judge.run(bundle.case, bundle.arguments)

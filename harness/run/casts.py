@@ -71,7 +71,8 @@ class SmallFormat:
     def decoded(self, codes: Codes) -> Reals:
         """Values of codes below 2 * sign_bit."""
         values = self.members()[codes & (self.sign_bit - 1)]
-        return np.where(codes & self.sign_bit, -values, values)
+        signed: Reals = np.where(codes & self.sign_bit, -values, values)
+        return signed
 
     def encoded(self, values: Reals, limit: float | None = None) -> npt.NDArray[np.int64]:
         """The code of each value, -1 for NaN (any NaN code will do).
