@@ -7,15 +7,16 @@ together. Kernels of other ranks run in other processes; their counts are not se
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engine.llm import LLM
 from harness.core.engine_face import EngineFace, EngineSettings, Generation
+from harness.core.errors import RankError
 
-__all__ = ["fitting_threads", "open_engine", "runs_kernels"]
+__all__ = ["TellingLLM", "fitting_threads", "open_engine", "runs_kernels"]
 
 _KERNEL_TABLE = "kernels."
 # Below this size a thread's share of a matrix is so small that the barriers cost more than the
@@ -36,7 +37,7 @@ def open_engine(settings: EngineSettings) -> EngineFace:
         settings = replace(settings, num_threads=fitting_threads(settings))
     if runs_kernels(settings) and settings.cp == 1:
         return _CountedEngine(settings)
-    return LLM(settings)
+    return TellingLLM(settings)
 
 
 def fitting_threads(settings: EngineSettings) -> int:
@@ -47,7 +48,31 @@ def fitting_threads(settings: EngineSettings) -> int:
     return max(1, len(os.sched_getaffinity(0)) // settings.cp)
 
 
-class _CountedEngine(LLM):
+class TellingLLM(LLM):
+    """Says how many tokens there were when a rank failed."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        on_token: Callable[[int, int], object] | None = None,
+        **options: Any,
+    ) -> list[Generation]:
+        counts = [0] * len(prompts)
+
+        def tell(index: int, token: int) -> None:
+            counts[index] += 1
+            if on_token is not None:
+                on_token(index, token)
+
+        try:
+            return super().generate(prompts, on_token=tell, **options)
+        except RankError as error:
+            error.num_tokens = min(counts)
+            raise
+
+
+class _CountedEngine(TellingLLM):
     """Counts one request at a time: `<count>_per_request` for a batch of one."""
 
     def generate(self, prompts: Sequence[Sequence[int]], **options: Any) -> list[Generation]:

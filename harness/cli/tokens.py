@@ -42,6 +42,9 @@ def tokens(
     ids: Annotated[str, typer.Option(help="Judge this prompt instead, e.g. 3,5,7.")] = "",
     prompt_len: Annotated[int, typer.Option(help="Judge a drawn prompt of this length.")] = 0,
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate for it.")] = 16,
+    mutation: Annotated[
+        bool, typer.Option("--mutation", help="Put faults into the engine: are they found?")
+    ] = False,
     backend: Annotated[str, typer.Option(help="interpret, simulate or device.")] = "interpret",
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
     run: Annotated[Path | None, typer.Option(help="Add to this run.")] = None,
@@ -50,6 +53,10 @@ def tokens(
     from harness.cli.checkpoint_place import checkpoint_directory
     from suites.loader import load_token_suite
 
+    if mutation:
+        from harness.cli.token_mutation import run_mutation
+
+        raise typer.Exit(run_mutation(checkpoint, out, run))
     chosen = _narrowed(load_token_suite(suite), pair or [], cp)
     chosen = _with_prompt(chosen, ids, prompt_len, max_tokens)
     screen = console()

@@ -90,9 +90,13 @@ class RankError(HarnessError):
         rank: which one.
         reason: "died with signal 9", "no answer within 60 s", …
         detail: the rank's traceback or its last collectives, may be empty.
+
+    Attributes:
+        num_tokens: tokens that every request had by then; None where nobody counted.
     """
 
     exit_code = ExitCode.RANK
+    num_tokens: int | None = None
 
     def __init__(self, rank: int, reason: str, detail: str = "") -> None:
         self.rank = rank

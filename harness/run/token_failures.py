@@ -17,22 +17,29 @@ _DESYNC_WORDS = ("disagree", "desync")
 
 @dataclass(frozen=True, slots=True)
 class SettingFailure:
-    """Why nothing can be compared: HANG, CRASH, RANK_DESYNC or SKIPPED."""
+    """Why nothing can be compared: HANG, CRASH, RANK_DESYNC or SKIPPED.
+
+    Attributes:
+        num_tokens: generated before the ranks failed; None where that is not known.
+        prompt: name of the prompt that was being heard; empty before the first.
+    """
 
     status: RunStatus
     message: str
     detail: str
+    num_tokens: int | None = None
+    prompt: str = ""
 
 
-def failure_of(error: Exception, settings: EngineSettings) -> SettingFailure:
+def failure_of(error: Exception, settings: EngineSettings, prompt: str = "") -> SettingFailure:
     """The status of an exception that an engine let through.
 
     Raises:
         HarnessError: wrong usage or a missing SDK, which is not the setting's doing.
     """
     if isinstance(error, RankError):
-        message = f"{settings.label}: rank {error.rank} {error.reason}"
-        return SettingFailure(_rank_status(error), message, error.detail)
+        message = f"{settings.label}: rank {error.rank} {error.reason}{_place(error, prompt)}"
+        return SettingFailure(_rank_status(error), message, error.detail, error.num_tokens, prompt)
     if isinstance(error, KernelError):
         unsupported = error.status == OpStatus.UNSUPPORTED.value
         status = RunStatus.SKIPPED if unsupported else RunStatus.CRASH
@@ -42,7 +49,14 @@ def failure_of(error: Exception, settings: EngineSettings) -> SettingFailure:
     else:
         status = RunStatus.CRASH
         message = f"{settings.label}: {type(error).__name__}: {error}"
-    return SettingFailure(status, message, "".join(traceback.format_exception(error)))
+    detail = "".join(traceback.format_exception(error))
+    return SettingFailure(status, message, detail, prompt=prompt)
+
+
+def _place(error: RankError, prompt: str) -> str:
+    if error.num_tokens is None:
+        return ""
+    return f" after {error.num_tokens} tokens of prompt {prompt!r}"
 
 
 def _rank_status(error: RankError) -> RunStatus:

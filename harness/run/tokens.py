@@ -130,12 +130,14 @@ def _visit(
     # Oracles along whose ids this setting is forced, itself included where it is one.
     guides = list(dict.fromkeys(pair.oracle for pair in served))
     generates = any(settings in (pair.oracle, pair.candidate) for pair in served)
+    heard = ""
     try:
         with factory(settings) as engine:
             for prompt in prompts:
+                heard = prompt.name
                 _hear(engine, settings, prompt, guides, generates, evidence)
     except Exception as error:
-        evidence.failures[settings] = failure_of(error, settings)
+        evidence.failures[settings] = failure_of(error, settings, heard)
 
 
 def _hear(
@@ -234,15 +236,21 @@ def _transcript(
 
 
 def _failed_pair(pair: TokenPair, suite: TokenSuite, failure: SettingFailure) -> list[TokenMatch]:
-    return [
-        TokenMatch(
-            prompt=prompt.name,
-            candidate=pair.candidate.label,
-            oracle=pair.oracle.label,
-            status=failure.status,
-            message=failure.message,
-            detail=failure.detail,
-            prompt_length=prompt.num_tokens,
+    matches = []
+    for prompt in suite.prompts:
+        # Only of the prompt that was being heard is it known how far it came.
+        came = failure.num_tokens if prompt.name == failure.prompt else None
+        matches.append(
+            TokenMatch(
+                prompt=prompt.name,
+                candidate=pair.candidate.label,
+                oracle=pair.oracle.label,
+                status=failure.status,
+                message=failure.message,
+                detail=failure.detail,
+                phase=None if came is None else ("prefill" if came == 0 else "decode"),
+                prompt_length=prompt.num_tokens,
+                prefix_length=came or 0,
+            )
         )
-        for prompt in suite.prompts
-    ]
+    return matches
