@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,12 +20,15 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Whose Engram tables shared memory must hold.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for scripts.")] = False,
 ) -> None:
     """Look at Python, packages, SDK, cores, shared memory and caches; say what to do."""
     from harness.run.doctor import Level, examine
 
-    findings = examine()
+    findings = examine(checkpoint)
     healthy = all(finding.level is not Level.PROBLEM for finding in findings)
     if as_json:
         print(strict_json({"healthy": healthy, "findings": findings}))

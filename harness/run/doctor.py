@@ -7,11 +7,11 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
+from harness.run.doctor_device import examine_device
 from harness.run.environment import SdkState, sdk_state
+from harness.run.finding import Finding, Level
 
 __all__ = ["Finding", "Level", "examine"]
 
@@ -22,41 +22,14 @@ _PACKAGES = ("torch", "numpy", "safetensors", "ml_dtypes", "pandas", "matplotlib
 _SDK = ("nki", "torch-neuronx", "neuronx-cc")
 _SHM = Path("/dev/shm")
 _MIN_SHM_BYTES = 256 * 1024**2
-_NEURON_CACHE = "NEURON_COMPILE_CACHE_URL"
-_DEFAULT_NEURON_CACHE = Path("/var/tmp/neuron-compile-cache")
 
 
-class Level(Enum):
-    """How much a finding matters."""
+def examine(checkpoint: Path | None = None) -> tuple[Finding, ...]:
+    """Every finding, in the order people read them. Imports none of the packages it looks for.
 
-    OK = "ok"
-    NOTE = "note"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One fact about the machine.
-
-    Attributes:
-        name: what was looked at.
-        value: what was found.
-        level: PROBLEM where something the harness needs is wrong or missing.
-        remedy: what to do; empty only where nothing is to be done.
+    Args:
+        checkpoint: whose Engram tables this host shall hold; None looks at no checkpoint.
     """
-
-    name: str
-    value: str
-    level: Level
-    remedy: str = ""
-
-    def __post_init__(self) -> None:
-        if self.level is Level.PROBLEM and not self.remedy:
-            raise ValueError(f"{self.name}: a problem without a remedy")
-
-
-def examine() -> tuple[Finding, ...]:
-    """Every finding, in the order people read them. Imports none of the packages it looks for."""
     return (
         _python(),
         *(_package(name) for name in _PACKAGES),
@@ -66,7 +39,7 @@ def examine() -> tuple[Finding, ...]:
         _cores(),
         _memory(),
         _shared_memory(),
-        _compile_cache(),
+        *examine_device(checkpoint),
     )
 
 
@@ -167,20 +140,3 @@ def _shared_memory() -> Finding:
             "free it or enlarge it (`docker run --shm-size 1g`); cp ranks need it",
         )
     return Finding("/dev/shm", value, Level.OK)
-
-
-def _compile_cache() -> Finding:
-    """The first run on a device compiles for half an hour; later ones read this."""
-    stated = os.environ.get(_NEURON_CACHE, "")
-    if "://" in stated:
-        return Finding("compile cache", stated, Level.OK)
-    place = Path(stated) if stated else _DEFAULT_NEURON_CACHE
-    if place.is_dir():
-        num_entries = sum(1 for _ in place.iterdir())
-        return Finding("compile cache", f"{place}, {num_entries} entries", Level.OK)
-    return Finding(
-        "compile cache",
-        f"{place} does not exist yet",
-        Level.NOTE,
-        f"only a device needs it; set {_NEURON_CACHE} to share one between hosts",
-    )

@@ -20,11 +20,12 @@ from harness.core.suggest import near_names
 
 __all__ = ["ResultOrigin", "SdkState", "fingerprint", "origin_of", "sdk_state"]
 
-# Modules that the real packages have and the empty placeholders of the public index lack.
+# Modules that the real packages have and the empty placeholders of the public index lack; of
+# torch-neuronx, the native backend has the first and the earlier XLA product the second.
 _SDK_PACKAGES = {
-    "nki": ("nki", "language"),
-    "torch-neuronx": ("torch_neuronx", "xla_impl"),
-    "neuronx-cc": ("neuronxcc", "nki"),
+    "nki": ("nki", ("language",)),
+    "torch-neuronx": ("torch_neuronx", ("utils", "xla_impl")),
+    "neuronx-cc": ("neuronxcc", ("nki",)),
 }
 
 
@@ -67,7 +68,7 @@ def sdk_state(distribution: str) -> tuple[SdkState, str]:
 
     The public index serves empty packages under these names: a version alone proves nothing.
     """
-    package, landmark = _SDK_PACKAGES[distribution]
+    package, landmarks = _SDK_PACKAGES[distribution]
     try:
         version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -76,7 +77,7 @@ def sdk_state(distribution: str) -> tuple[SdkState, str]:
     if spec is None:
         return (SdkState.PLACEHOLDER if version else SdkState.ABSENT), version
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    real = any(list(folder.glob(f"{landmark}*")) for folder in folders)
+    real = any(any(folder.glob(f"{name}*")) for folder in folders for name in landmarks)
     return (SdkState.REAL if real else SdkState.PLACEHOLDER), version
 
 
