@@ -19,6 +19,8 @@ __all__ = ["COMMANDS", "build_app", "main"]
 COMMANDS: tuple[str, ...] = (
     "bench",
     "bench_neuron",
+    "bringup",
+    "capture",
     "checkpoint",
     "doctor",
     "evaluate",

@@ -93,7 +93,7 @@ def parity(
     repeat: Annotated[int, typer.Option(help="Calls that must give equal bytes.")] = 1,
     kernels: Annotated[str, typer.Option(help="Target text of the table under test.")] = KERNELS,
     time_limit_s: Annotated[float, typer.Option(help="Of one case.")] = 120.0,
-    replay: Annotated[Path | None, typer.Option(help="A failing case's bundle.")] = None,
+    replay: Annotated[Path | None, typer.Option(help="A bundle, or a directory of them.")] = None,
     mutation: Annotated[str, typer.Option(help="'auto': judge mutants of the kernels.")] = "",
     count: Annotated[int, typer.Option(help="Mutants to draw.")] = 200,
     casts: Annotated[bool, typer.Option("--casts", help="Every cast, exhaustively.")] = False,
@@ -251,19 +251,23 @@ def targets_for(kernels: str, lnc: int = 0) -> ParityTargets:
 
 
 def _replay(directory: Path, options: ParityOptions, screen: Console) -> ExitCode:
-    """Judge a stored case again, on its stored tensors, in this process."""
+    """Judge stored cases again, on their stored tensors, in this process: one bundle, or every
+    bundle below a directory."""
     from harness.cli.parity_table import print_parity
-    from harness.run.bundle import read_bundle
+    from harness.run.bundle import bundles_below, read_bundle
 
-    bundle = read_bundle(directory)
-    judge = targets_for(options.kernels, options.lnc).judge(
-        {bundle.case.op: bundle.tolerances}, backend=options.backend, repeat=options.repeat
-    )
-    result = judge.run(bundle.case, bundle.arguments)
-    print_parity(screen, [result])
-    if result.detail:
-        screen.print(result.detail, markup=False)
-    return result.status.exit_code
+    results = []
+    for place in bundles_below(directory):
+        bundle = read_bundle(place)
+        judge = targets_for(options.kernels, options.lnc).judge(
+            {bundle.case.op: bundle.tolerances}, backend=options.backend, repeat=options.repeat
+        )
+        results.append(judge.run(bundle.case, bundle.arguments))
+    print_parity(screen, results)
+    for result in results:
+        if result.detail:
+            screen.print(result.detail, markup=False)
+    return worst_exit_code(result.status.exit_code for result in results)
 
 
 def _write_junit(store: RunStore, path: Path) -> None:

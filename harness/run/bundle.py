@@ -24,7 +24,14 @@ from harness.run.inputs import Arguments
 from harness.run.inputs.layouts import laid_out
 from harness.run.verdict import Expected
 
-__all__ = ["Bundle", "bundle_directory", "read_bundle", "replay_command", "write_bundle"]
+__all__ = [
+    "Bundle",
+    "bundle_directory",
+    "bundles_below",
+    "read_bundle",
+    "replay_command",
+    "write_bundle",
+]
 
 _CASE_FILE = "case.json"
 _TENSOR_FILE = "tensors.safetensors"
@@ -43,6 +50,22 @@ class Bundle:
 def bundle_directory(root: Path, case: Case) -> Path:
     """Where a case's bundle lies below `root`."""
     return root / re.sub(r"[^A-Za-z0-9_.+-]+", "_", case.case_id)
+
+
+def bundles_below(directory: Path) -> list[Path]:
+    """The bundle itself, or the bundles in a directory of them, by name.
+
+    Raises:
+        InputError: there is neither.
+    """
+    if (directory / _CASE_FILE).is_file():
+        return [directory]
+    found = sorted(path.parent for path in directory.glob(f"*/{_CASE_FILE}"))
+    if not found:
+        raise InputError(
+            directory / _CASE_FILE, "file", "missing", "name a bundle or a directory of bundles"
+        )
+    return found
 
 
 def write_bundle(
