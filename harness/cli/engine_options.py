@@ -16,6 +16,7 @@ __all__ = [
     "Checkpoint",
     "ContextBuckets",
     "Cp",
+    "Device",
     "Ep",
     "Fp8Max",
     "MaxModelLen",
@@ -43,6 +44,7 @@ Cp = Annotated[int, typer.Option(help="Ranks the attention heads are sharded ove
 Ep = Annotated[int, typer.Option(help="Ranks of the expert group; 0: the same.")]
 Ops = Annotated[list[str] | None, typer.Option(help="Op-table target, the last laid on top.")]
 Speculative = Annotated[str, typer.Option(help="dspark drafts with the mtp stages.")]
+Device = Annotated[str, typer.Option(help="cpu, or neuron for NeuronCores.")]
 Fp8Max = Annotated[int, typer.Option("--fp8-max", "--fp8_max", help="240 or 448; 0: the mode's.")]
 MaxModelLen = Annotated[int, typer.Option("--max-model-len", "--max_model_len")]
 NumKvBlocks = Annotated[int, typer.Option("--num-kv-blocks", "--num_kv_blocks")]
@@ -71,6 +73,7 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
     return EngineSettings(
         str(options["checkpoint"]),
         ops=tuple(options.get("ops") or REFERENCE_OPS),
+        allowed_fallbacks=tuple(options.get("allowed_fallbacks") or ()),
         context_buckets=parse_ints(buckets, "--context-buckets") if buckets else (),
         **{name: value for name, value in options.items() if name in names},
     )
@@ -81,6 +84,8 @@ def engine_arguments(settings: EngineSettings) -> list[str]:
     arguments = ["--checkpoint", settings.checkpoint]
     for target in settings.ops:
         arguments += ["--ops", target]
+    for name in settings.allowed_fallbacks:
+        arguments += ["--allowed-fallbacks", name]
     if settings.context_buckets:
         arguments += ["--context-buckets", ",".join(map(str, settings.context_buckets))]
     for item in dataclasses.fields(settings):

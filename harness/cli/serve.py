@@ -42,6 +42,10 @@ def serve(
     page_size: on.PageSize = 0,
     num_threads: on.NumThreads = 0,
     time_limit_s: on.TimeLimit = 120.0,
+    device: on.Device = "cpu",
+    allowed_fallbacks: Annotated[
+        list[str] | None, typer.Option(help="Op that may run on the CPU; may be repeated.")
+    ] = None,
     served_model_name: Annotated[
         list[str] | None, typer.Option(help="Instead of the checkpoint's path; may be repeated.")
     ] = None,

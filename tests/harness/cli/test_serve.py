@@ -18,18 +18,19 @@ CHECKPOINT = Path(__file__).parents[2] / "data" / "oracle" / "long"
 
 
 @contextmanager
-def served(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [*COMMAND, "--checkpoint", str(CHECKPOINT)]
+def served(
+    *options: str, checkpoint: Path = CHECKPOINT
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process = subprocess.Popen(
-        [*command, "--port", "0", *options],
+        [*COMMAND, "--checkpoint", str(checkpoint), "--port", "0", *options],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # a pipe nobody reads would fill up with log lines
         text=True,
     )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert "serving on http://127.0.0.1:" in line, process.communicate()
+        assert "serving on http://127.0.0.1:" in line, line
         yield process, line.split()[-1]
     finally:
         if process.poll() is None:
