@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "build_app", "main"]
 COMMANDS: tuple[str, ...] = (
     "bench",
     "bench_neuron",
+    "bisect",
     "bringup",
     "capture",
     "checkpoint",
@@ -30,6 +31,7 @@ COMMANDS: tuple[str, ...] = (
     "lint",
     "generate",
     "logits",
+    "microbench",
     "ops",
     "parity",
     "plan",
