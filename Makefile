@@ -14,7 +14,7 @@ check: setup ## what CI runs: format, lint, types, import contract, tests
 	@scripts/check.sh
 
 check-slow: setup ## the same with the slow tests
-	@scripts/check.sh -m "not sdk and not device and not browser and not clients"
+	@scripts/check.sh -m "not sdk and not device and not browser and not clients and not ray"
 
 bench: setup ## measure speed as ratios within one run
 	@scripts/in_env.sh neuron-harness bench

@@ -15,7 +15,7 @@ from rich.console import Console
 from harness.cli.record_metrics import record_metrics
 from harness.cli.session import DEFAULT_OUT, Tell, console, parse_ints, progress_bar, recording
 from harness.cli.stage import run_stage
-from harness.core.errors import ExitCode
+from harness.core.errors import ExitCode, UsageError
 from harness.core.latency import LatencyStats, measure_requests
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.status import worst_exit_code
@@ -51,6 +51,8 @@ def sweep(
     online: Annotated[bool, typer.Option("--online", help="Through a server per setting.")] = False,
     attach: Annotated[str, typer.Option(help="URL of a server that already runs.")] = "",
     model: Annotated[str, typer.Option(help="Of the attached server; default: its first.")] = "",
+    executor: Annotated[str, typer.Option(help="local, or ray: settings on a cluster.")] = "local",
+    ray_address: Annotated[str, typer.Option(help="Of the cluster.")] = "auto",
 ) -> None:
     """Measure TTFT and TPOT; finished points stay, whatever ends the sweep."""
     from harness.cli.checkpoint_place import checkpoint_directory
@@ -74,21 +76,45 @@ def sweep(
             measure = partial(measure_attached, store, screen, chosen, attach, model)
         else:
             directory = checkpoint_directory("tiny-A", checkpoint)
-            measure = partial(_measure_ours, online, store, screen, chosen, directory)
+            ours = _measure_of_ours(online, executor, ray_address)
+            measure = partial(ours, store, screen, chosen, directory)
         code = run_stage(store, screen, "sweep", measure)
         record_metrics(store)
         screen.print(f"records: {store.directory}")
     raise typer.Exit(code)
 
 
-def _measure_ours(
-    online: bool, store: RunStore, screen: Console, spec: SweepSpec, checkpoint: Path
-) -> ExitCode:
-    if not online:
-        return measure_sweep(store, screen, spec, checkpoint)
-    from harness.cli.online_sweep import measure_served
+def _measure_of_ours(online: bool, executor: str, ray_address: str) -> Callable[..., ExitCode]:
+    """Who measures a checkpoint of ours."""
+    if executor not in ("local", "ray") or (online and executor == "ray"):
+        raise UsageError(f"--executor {executor!r}: local, or ray for an offline sweep")
+    if executor == "ray":
+        return partial(_measure_on_ray, ray_address)
+    if online:
+        from harness.cli.online_sweep import measure_served
 
-    return measure_served(store, screen, spec, checkpoint)
+        return measure_served
+    return measure_sweep
+
+
+def _measure_on_ray(
+    address: str, store: RunStore, screen: Console, spec: SweepSpec, checkpoint: Path
+) -> ExitCode:
+    from harness.cli.ray_executor import sweep_on_ray
+
+    planned = plan_points(spec, checkpoint.resolve())
+
+    def told_node(_: SweepPoint, node: str) -> None:
+        screen.print(f"  node {node[:8]}:", end="", markup=False)
+
+    return record_points(
+        store,
+        screen,
+        planned,
+        lambda finished, tell: sweep_on_ray(
+            spec, planned, finished, tell, address=address, told_node=told_node
+        ),
+    )
 
 
 def measure_sweep(store: RunStore, screen: Console, spec: SweepSpec, checkpoint: Path) -> ExitCode:
