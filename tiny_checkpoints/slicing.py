@@ -9,6 +9,7 @@ The slice is written beside its destination and takes its name only when it is w
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from tiny_checkpoints.safetensors_file import DTYPE_BYTES, Shard
 from tiny_checkpoints.slice_plan import SlicePlan, plan_slice
 from tiny_checkpoints.writer import INDEX_FILE
 
-__all__ = ["PROVENANCE_FILE", "Sliced", "slice_checkpoint"]
+__all__ = ["PROVENANCE_FILE", "Sliced", "is_slice_of", "slice_checkpoint"]
 
 PROVENANCE_FILE = "slice.json"
 _COPIED = (
@@ -84,7 +85,7 @@ def slice_checkpoint(
         total = sum(_num_bytes(spec) for specs in shards.values() for spec in specs)
         _check_space(partial, total)
         _write_shards(partial, shards, plan, located, lambda done: progress(done, total))
-        _write_rest(partial, source, plan, shards, total)
+        _write_rest(partial, source, plan, shards, total, engram_vocab_size)
         inspection = inspect_checkpoint(partial)
         _sync_directory(partial)
         partial.rename(destination)
@@ -94,6 +95,32 @@ def slice_checkpoint(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return Sliced(destination, inspection, plan.notices)
+
+
+def is_slice_of(
+    destination: Path,
+    source: Path,
+    layers: Sequence[int],
+    experts: Sequence[int],
+    engram_vocab_size: int,
+) -> bool:
+    """Whether a directory is the finished slice of this source by this selection."""
+    try:
+        found = json.loads((destination / PROVENANCE_FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    wanted = {
+        "source": source.name,
+        "source_config": _config_hash(source),
+        "engram_vocab_size": engram_vocab_size,
+        "layers": list(layers),
+        "experts": list(experts),
+    }
+    return {key: found.get(key) for key in wanted} == wanted
+
+
+def _config_hash(source: Path) -> str:
+    return hashlib.sha256((source / "config.json").read_bytes()).hexdigest()
 
 
 def _fresh_directory(destination: Path) -> Path:
@@ -202,6 +229,7 @@ def _write_rest(
     plan: SlicePlan,
     shards: Mapping[str, list[TensorSpec]],
     total: int,
+    engram_vocab_size: int,
 ) -> None:
     """Index, tokenizer and provenance; config.json last, since it makes a checkpoint of it."""
     weight_map = {spec.name: file for file, specs in shards.items() for spec in specs}
@@ -214,6 +242,8 @@ def _write_rest(
             shutil.copyfile(source / name, partial / name)
     provenance = {
         "source": source.name,
+        "source_config": _config_hash(source),
+        "engram_vocab_size": engram_vocab_size,
         "layers": list(plan.layers),
         "experts": list(plan.experts),
         "notices": list(plan.notices),

@@ -71,17 +71,23 @@ def slice_command(
     engram_vocab_size: Annotated[
         int, typer.Option(help="cut Engram tables to this size; 0 keeps them whole")
     ] = 0,
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="keep an existing slice of the same selection")
+    ] = False,
 ) -> None:
     """Cut a small checkpoint of real weights out of a large one, for a CPU and a device."""
     from harness.cli.session import console, progress_bar
-    from tiny_checkpoints.slicing import slice_checkpoint
+    from tiny_checkpoints.slicing import is_slice_of, slice_checkpoint
 
+    kept = (parse_ranges(layers, "--layers"), parse_ranges(experts, "--experts"))
+    if reuse and is_slice_of(destination, source, *kept, engram_vocab_size):
+        typer.echo(f"{destination}: the same slice is there")
+        return
     with progress_bar(console()) as tell:
         done = slice_checkpoint(
             source,
             destination,
-            parse_ranges(layers, "--layers"),
-            parse_ranges(experts, "--experts"),
+            *kept,
             engram_vocab_size=engram_vocab_size,
             progress=lambda at, of: tell("copying MiB", at >> 20, of >> 20),
         )

@@ -55,6 +55,9 @@ def generate(
         list[str] | None,
         typer.Option("--allow-fallback", help="Op that may run on the CPU beside the device."),
     ] = None,
+    time_limit_s: Annotated[
+        float, typer.Option("--time-limit-s", help="For one answer of a rank.")
+    ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Generate greedily and print the text, or everything about it as JSON."""
@@ -72,6 +75,7 @@ def generate(
         speculative=speculative,
         confidence_threshold=confidence_threshold,
         device=device,
+        time_limit_s=time_limit_s,
         allowed_fallbacks=tuple(allow_fallback or ()),
     )
     settings = with_ops(with_environment(asked), ops)

@@ -14,6 +14,7 @@ import typer
 from harness.core.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from harness.run.microbench import Calibration
     from kernels.interpreter.summary import LaunchSummary
 
 __all__ = ["register"]
@@ -33,6 +34,9 @@ def interpret(
     summary: Annotated[
         bool, typer.Option("--summary", help="Print what each launch did to stderr.")
     ] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Constants of a device, from `microbench`.")
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Write every instruction as JSON lines.")
     ] = None,
@@ -41,6 +45,8 @@ def interpret(
     from kernels.interpreter.aliases import RealNkiPresentError, install
     from kernels.interpreter.options import set_launch_defaults
     from kernels.interpreter.report import summary_text, trace_lines
+
+    constants = _constants(calibration)
 
     if not script.is_file():
         raise InputError(script, "script", str(script), "give a Python file after `--`")
@@ -56,6 +62,7 @@ def interpret(
         def on_launch(launch: LaunchSummary) -> None:
             if summary:
                 print(summary_text(launch), file=sys.stderr)
+                print(f"  {_launch_estimate(launch, constants)}", file=sys.stderr)
             if sink is not None:
                 sink.writelines(f"{line}\n" for line in trace_lines(launch))
 
@@ -71,3 +78,18 @@ def interpret(
                 frames = frames.tb_next
             traceback.print_exception(type(error), error, frames or error.__traceback__)
             raise typer.Exit(1) from error
+
+
+def _constants(file: Path | None) -> Calibration | None:
+    from harness.run.microbench import read_calibration
+
+    return None if file is None else read_calibration(file)
+
+
+def _launch_estimate(launch: LaunchSummary, constants: Calibration | None) -> str:
+    """One line: what a launch would take, and what that rests on."""
+    if constants is None:
+        return "launch estimate: uncalibrated (give --calibration FILE of `microbench`)"
+    found = constants.launch_estimate_ns(launch.estimated_ns, launch.total_bytes)
+    time = "no launch floor was measured" if found is None else f"{found / 1e3:.1f} us"
+    return f"launch estimate: {time}, {constants.label()}"

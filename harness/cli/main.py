@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "build_app", "main"]
 
 # One module of harness.cli a command; each offers `register(app)`.
 COMMANDS: tuple[str, ...] = (
+    "ab",
     "bench",
     "bench_neuron",
     "bisect",

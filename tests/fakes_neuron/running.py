@@ -10,15 +10,15 @@ from tests.fakes_neuron import stand_in_environment
 
 __all__ = ["run_command", "run_python"]
 
-_LIMIT_S = 240
+_LIMIT_S = 240.0
 
 
 def run_command(
-    *arguments: object, directory: Path | None = None, **variables: str
+    *arguments: object, directory: Path | None = None, limit_s: float = _LIMIT_S, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """`neuron-harness <arguments>` beside the stand-in."""
     code = "from harness.cli.main import main; main()"
-    return _run(["-c", code, *map(str, arguments)], directory, variables)
+    return _run(["-c", code, *map(str, arguments)], directory, variables, limit_s)
 
 
 def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -29,7 +29,10 @@ def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def _run(
-    arguments: list[str], directory: Path | None, variables: dict[str, str]
+    arguments: list[str],
+    directory: Path | None,
+    variables: dict[str, str],
+    limit_s: float = _LIMIT_S,
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
@@ -37,6 +40,6 @@ def _run(
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=_LIMIT_S,
+        timeout=limit_s,
         check=False,
     )
