@@ -20,6 +20,7 @@ from harness.core.suggest import near_names
 from harness.core.token_suite import Prompt, TokenPair, TokenSuite
 
 if TYPE_CHECKING:
+    from harness.run.golden_cache import GoldenCache
     from harness.run.store import RunStore
 
 __all__ = ["match_tokens", "register"]
@@ -27,6 +28,8 @@ __all__ = ["match_tokens", "register"]
 # model.md §9: what two settings of one mode may differ by when cp differs.
 _CP_LOGIT_BOUND = 1e-9
 _STRICT_MODES = ("exact", "quantised")
+# Beside the op tables of a setting: what its tokens depend on.
+_GOLDEN_SOURCE = ("engine", "harness.core")
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +45,12 @@ def tokens(
     ids: Annotated[str, typer.Option(help="Judge this prompt instead, e.g. 3,5,7.")] = "",
     prompt_len: Annotated[int, typer.Option(help="Judge a drawn prompt of this length.")] = 0,
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate for it.")] = 16,
+    goldens: Annotated[
+        Path | None, typer.Option(help="Keep what oracles say there, and do not run them again.")
+    ] = None,
+    renew_goldens: Annotated[
+        bool, typer.Option("--renew-goldens", help="Replace goldens of other source.")
+    ] = False,
     mutation: Annotated[
         bool, typer.Option("--mutation", help="Put faults into the engine: are they found?")
     ] = False,
@@ -62,21 +71,39 @@ def tokens(
     screen = console()
     with recording(out, run, backend=backend) as store:
         directory = checkpoint_directory(chosen.checkpoint_variant, checkpoint)
+        cache = _golden_cache(goldens, directory, renew=renew_goldens)
         code = run_stage(
             store,
             screen,
             "tokens",
-            lambda: match_tokens(store, screen, chosen, directory, backend),
+            lambda: match_tokens(store, screen, chosen, directory, backend, cache),
         )
         record_metrics(store)
         screen.print(f"records: {store.directory}")
     raise typer.Exit(code)
 
 
+def _golden_cache(directory: Path | None, checkpoint: Path, *, renew: bool) -> GoldenCache | None:
+    from harness.run.checkpoint_id import checkpoint_id
+    from harness.run.golden_cache import GoldenCache
+
+    if directory is None:
+        return None
+    return GoldenCache(directory, checkpoint_id(checkpoint), _GOLDEN_SOURCE, renew=renew)
+
+
 def match_tokens(
-    store: RunStore, screen: Console, suite: TokenSuite, checkpoint: Path, backend: str
+    store: RunStore,
+    screen: Console,
+    suite: TokenSuite,
+    checkpoint: Path,
+    backend: str,
+    goldens: GoldenCache | None = None,
 ) -> ExitCode:
     """Run a suite on a checkpoint, record and print every verdict.
+
+    Args:
+        goldens: what oracles said before.
 
     Raises:
         MissingEvidenceError: the suite runs kernels and `backend` cannot.
@@ -90,7 +117,7 @@ def match_tokens(
     codes = []
     with (
         progress_bar(screen) as tell,
-        closing(run_tokens(suite.at(str(checkpoint)), open_engine, tell)) as judged,
+        closing(run_tokens(suite.at(str(checkpoint)), open_engine, tell, goldens)) as judged,
     ):
         for one in judged:
             store.append("tokens", one.key, one.match)

@@ -18,6 +18,7 @@ from harness.core.engine_face import EngineFace, EngineFactory, EngineSettings
 from harness.core.results import TokenMatch
 from harness.core.status import RunStatus
 from harness.core.token_suite import Prompt, TokenPair, TokenSuite
+from harness.run.golden_cache import Golden, GoldenCache
 from harness.run.near_tie import noise_of
 from harness.run.token_failures import SettingFailure, failure_of
 from harness.run.token_judge import Transcript, apply_guards, flips_of, judge_prompt
@@ -76,29 +77,73 @@ def quote(match: TokenMatch) -> str:
 
 
 def run_tokens(
-    suite: TokenSuite, factory: EngineFactory, progress: Progress = lambda *_: None
+    suite: TokenSuite,
+    factory: EngineFactory,
+    progress: Progress = lambda *_: None,
+    goldens: GoldenCache | None = None,
 ) -> Generator[PairMatch, None, None]:
     """Judge every prompt under every pair; a pair's verdicts come as soon as it is complete.
 
     Args:
         suite: with checkpoints filled in (`TokenSuite.at`).
         factory: opens an engine, e.g. `engine.LLM`.
+        goldens: what oracles said before; an oracle that is all in there is not run again.
 
     Raises:
         UsageError: a setting or prompt that the engine refuses.
+        MissingEvidenceError: a golden was made by other source than today's.
     """
     evidence = _Evidence()
+    known = _recall(suite, goldens, evidence)
     waiting = list(suite.pairs)
     visits = _visits(suite)
     for number, settings in enumerate(visits):
         progress(settings.label, number, len(visits))
         _visit(settings, waiting, suite.prompts, factory, evidence)
+        if goldens is not None and settings not in known:
+            _remember(settings, suite.prompts, goldens, evidence)
         for pair in [pair for pair in waiting if _complete(pair, suite, evidence)]:
             waiting.remove(pair)
             yield from (PairMatch(pair, match) for match in _judge_pair(pair, suite, evidence))
     progress("judged", len(visits), len(visits))
     if waiting:
         raise AssertionError(f"pairs without a verdict: {[pair.name for pair in waiting]}")
+
+
+def _recall(
+    suite: TokenSuite, goldens: GoldenCache | None, evidence: _Evidence
+) -> set[EngineSettings]:
+    """Take in oracles of which every prompt is cached; which they are."""
+    known: set[EngineSettings] = set()
+    if goldens is None:
+        return known
+    for oracle in dict.fromkeys(pair.oracle for pair in suite.pairs):
+        found = [(prompt.name, goldens.load(oracle, prompt)) for prompt in suite.prompts]
+        if any(golden is None for _, golden in found):
+            continue
+        known.add(oracle)
+        for name, golden in found:
+            assert golden is not None
+            evidence.continuations[oracle, name] = _Continuation(
+                golden.token_ids, golden.logits, dict(golden.facts), dict(golden.counters)
+            )
+            evidence.forced[oracle, oracle, name] = golden.forced_logits
+    return known
+
+
+def _remember(
+    settings: EngineSettings, prompts: Sequence[Prompt], goldens: GoldenCache, evidence: _Evidence
+) -> None:
+    """Keep what an oracle said, once it has said it to the end."""
+    for prompt in prompts:
+        said = evidence.continuations.get((settings, prompt.name))
+        forced = evidence.forced.get((settings, settings, prompt.name))
+        if said is not None and forced is not None and settings not in evidence.failures:
+            goldens.save(
+                settings,
+                prompt,
+                Golden(said.token_ids, said.logits, forced, said.facts, said.counters),
+            )
 
 
 def _visits(suite: TokenSuite) -> list[EngineSettings]:
@@ -126,6 +171,8 @@ def _visit(
     """Open a setting and let it say what the waiting pairs still need from it."""
     served = [pair for pair in waiting if settings in (pair.oracle, pair.candidate, *pair.noise)]
     if settings in evidence.failures or not served:
+        return
+    if all(_heard(settings, pair, prompts, evidence) for pair in served):
         return
     # Oracles along whose ids this setting is forced, itself included where it is one.
     guides = list(dict.fromkeys(pair.oracle for pair in served))
@@ -183,6 +230,18 @@ def _complete(pair: TokenPair, suite: TokenSuite, evidence: _Evidence) -> bool:
         settings in evidence.failures
         or all((settings, pair.oracle, one.name) in evidence.forced for one in suite.prompts)
         for settings in (pair.oracle, pair.candidate, *pair.noise)
+    )
+
+
+def _heard(
+    settings: EngineSettings, pair: TokenPair, prompts: Sequence[Prompt], evidence: _Evidence
+) -> bool:
+    """Whether a setting has said all that a pair needs from it."""
+    generates = settings in (pair.oracle, pair.candidate)
+    return all(
+        (settings, pair.oracle, prompt.name) in evidence.forced
+        and (not generates or (settings, prompt.name) in evidence.continuations)
+        for prompt in prompts
     )
 
 

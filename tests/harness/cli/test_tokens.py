@@ -123,3 +123,19 @@ def test_a_prompt_that_exercises_too_little_is_vacuous(
     code = command("tokens", "--suite", token_suite, "--checkpoint", checkpoint, "--out", out)
     assert code == 4
     assert "num_window_wraps of the oracle is 0, at least 2" in capsys.readouterr().out
+
+
+def test_goldens_are_kept_and_refused_when_damaged(
+    command, checkpoint, token_suite, tmp_path, capsys
+):
+    kept = tmp_path / "goldens"
+    again = (
+        *("tokens", "--suite", token_suite, "--checkpoint", checkpoint),
+        *("--out", tmp_path / "runs", "--goldens", kept),
+    )
+    assert command(*again) == 0
+    (entry,) = kept.iterdir()
+    assert command(*again) == 0
+    entry.write_bytes(entry.read_bytes()[:100])
+    assert command(*again) == 2
+    assert "a damaged golden; delete it" in capsys.readouterr().err
