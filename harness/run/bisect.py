@@ -36,8 +36,8 @@ _NOISE_FACTOR = 4.0
 # One bf16 rounding that falls the other way in every fourth element.
 _BF16_FLOOR = 2.0**-8 / 4
 # On its way through a layer such a rounding may cross a border of the fp8 grid and grow: what was
-# computed from other inputs may be off by a whole bf16 step. Streams, measured on tiny-A: 1.4e-3 with right kernels, 6e-3 with a sink forgotten
-# on one rank of two.
+# computed from other inputs may be off by a whole bf16 step. Streams of tiny-A were measured
+# 1.4e-3 off with right kernels, 6e-3 with a sink forgotten on one rank of two.
 _BF16_GROWN_FLOOR = 2.0**-8
 _FP64_FLOOR = 1e-11
 _ID_SHARE_FLOOR = 0.02
