@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from harness.cli.gate_outputs import write_gate_outputs
 from harness.cli.record_metrics import record_metrics
 from harness.cli.session import console
 from harness.cli.stage import run_stage
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from harness.run.gate_sides import GateRun
     from harness.run.store import RunStore
 
-__all__ = ["judge_run", "register", "shipped_baseline"]
+__all__ = ["judge_run", "print_verdicts", "register", "shipped_baseline"]
 
 SELFTEST = "selftest"
 _SHOWN = (GateStatus.REGRESSED, GateStatus.MISSING, GateStatus.INVALID, GateStatus.INCOMPARABLE)
@@ -45,6 +46,10 @@ def gate(
     history: Annotated[
         Path | None, typer.Option(help="A/A runs of one unchanged build, for the spread.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write gate.json, junit.xml and summary.md into this new directory."),
+    ] = None,
     write_baseline: Annotated[
         Path | None, typer.Option(help="Write RUN's deterministic metrics there instead.")
     ] = None,
@@ -61,18 +66,17 @@ def gate(
     chosen = load_gate_suite(spec)
     theirs = Path(candidate)
     past = read_side(history) if history is not None else ()
+    ours = baseline or shipped_baseline(spec)
     if (theirs / "run.json").exists():
         with _opened(theirs) as store:
             record_metrics(store)
             code = run_stage(
-                store,
-                screen,
-                "gate",
-                lambda: judge_run(store, screen, chosen, baseline or shipped_baseline(spec), past),
+                store, screen, "gate", lambda: judge_run(store, screen, chosen, ours, past, out)
             )
     else:
-        base = read_side(baseline or shipped_baseline(spec))
-        code = _judge_sides(screen, chosen, base, read_side(theirs), past)[1]
+        verdicts, code = _judge_sides(screen, chosen, read_side(ours), read_side(theirs), past)
+        if out is not None:
+            write_gate_outputs(screen, out, verdicts)
     raise typer.Exit(code)
 
 
@@ -99,13 +103,16 @@ def judge_run(
     spec: GateSpec,
     baseline: Path,
     history: Sequence[GateRun] = (),
+    out: Path | None = None,
 ) -> ExitCode:
-    """Judge one run against a baseline; every verdict is recorded in the run."""
+    """Judge one run against a baseline; every verdict is recorded in the run, and below `out`."""
     from harness.run.gate_sides import read_side
 
     sides = read_side(baseline), read_side(store.directory)
     verdicts, code = _judge_sides(screen, spec, *sides, history)
     store.append_all("gate", {verdict.metric: verdict for verdict in verdicts})
+    if out is not None:
+        write_gate_outputs(screen, out, verdicts)
     return code
 
 
@@ -119,11 +126,12 @@ def _judge_sides(
     from harness.run.gates import gate_exit_code, judge
 
     verdicts = judge(spec, base, candidate, history)
-    _print(screen, verdicts)
+    print_verdicts(screen, verdicts)
     return verdicts, gate_exit_code(verdicts)
 
 
-def _print(screen: Console, verdicts: Sequence[GateVerdict]) -> None:
+def print_verdicts(screen: Console, verdicts: Sequence[GateVerdict]) -> None:
+    """Counts by status, and what went wrong."""
     for title, advisory in (("gated", False), ("advisory", True)):
         counts = Counter(one.status.value for one in verdicts if one.advisory is advisory)
         if counts:

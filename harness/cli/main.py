@@ -24,6 +24,7 @@ COMMANDS: tuple[str, ...] = (
     "bringup",
     "capture",
     "checkpoint",
+    "compile",
     "doctor",
     "evaluate",
     "gate",

@@ -15,7 +15,7 @@ from harness.core.suggest import near_names
 if TYPE_CHECKING:
     from reports.ledger import Ledger
 
-__all__ = ["register"]
+__all__ = ["register", "write_junit", "write_summary"]
 
 _FORMATS = ("md", "html", "junit", "summary", "csv", "parquet")
 # Both come from one document; a comparison has nothing else.
@@ -103,14 +103,15 @@ def _write_pages(ledger: Ledger, out: Path, names: list[str]) -> list[Path]:
     return written + ([write_html(document, out)] if "html" in names else [])
 
 
-def _write_junit(ledger: Ledger, out: Path) -> list[Path]:
+def write_junit(ledger: Ledger, out: Path) -> list[Path]:
+    """junit.xml."""
     from reports.junit import to_junit
     from reports.render import write_text
 
     return [write_text(out / "junit.xml", to_junit(ledger))]
 
 
-def _write_summary(ledger: Ledger, out: Path) -> list[Path]:
+def write_summary(ledger: Ledger, out: Path) -> list[Path]:
     """summary.md; inside a GitHub job also its step summary and annotations."""
     from reports.render import write_text
     from reports.summary import annotation_lines, to_step_summary
@@ -141,8 +142,8 @@ def _write_parquet(ledger: Ledger, out: Path) -> list[Path]:
 
 
 _WRITERS: Mapping[str, Callable[[Ledger, Path], list[Path]]] = {
-    "junit": _write_junit,
-    "summary": _write_summary,
+    "junit": write_junit,
+    "summary": write_summary,
     "csv": _write_csv,
     "parquet": _write_parquet,
 }
