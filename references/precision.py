@@ -52,6 +52,8 @@ def rounded(x: torch.Tensor, numerics: Numerics) -> torch.Tensor:
     exact.
     """
     dtype = _DTYPES[numerics.activation]
+    if x.dtype == dtype:  # a cast to the same dtype costs a call all the same
+        return x
     if x.dtype == torch.float64 and dtype == torch.bfloat16:
         bits = x.view(torch.int64)
         sticky = (bits & _BELOW_FLOAT32).add_(_BELOW_FLOAT32)  # carries into bit 29 unless 0

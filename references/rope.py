@@ -31,11 +31,12 @@ def rope(
         refuse("rope", f"x {tuple(x.shape)} does not meet cos {tuple(cos.shape)}")
     acc = accumulate_dtype(numerics)
     angle_shape = (cos.shape[0], *(1,) * (x.ndim - 2), cos.shape[1])
-    cos, sin = cos.to(acc).reshape(angle_shape), sin.to(acc).reshape(angle_shape)
-    pairs = x[..., -rope_dim:].to(acc)
+    cos, sin = cos.to(acc).view(angle_shape), sin.to(acc).view(angle_shape)
+    straight_dim = x.shape[-1] - rope_dim
+    straight, pairs = x.split((straight_dim, rope_dim), dim=-1)
+    pairs = pairs.to(acc)
     even, odd = pairs[..., 0::2], pairs[..., 1::2]
-    turned = torch.stack(
-        (torch.addcmul(even * cos, odd, sin, value=-1), torch.addcmul(even * sin, odd, cos)), dim=-1
-    )
-    straight = x[..., : x.shape[-1] - rope_dim]
-    return torch.cat((rounded(straight, numerics), rounded(turned.flatten(-2), numerics)), dim=-1)
+    turned = torch.empty(pairs.shape, dtype=acc, device=x.device)
+    torch.mul(even, cos, out=turned[..., 0::2]).addcmul_(odd, sin, value=-1)
+    torch.mul(even, sin, out=turned[..., 1::2]).addcmul_(odd, cos)
+    return torch.cat((rounded(straight, numerics), rounded(turned, numerics)), dim=-1)
