@@ -10,8 +10,8 @@ Dimensions:
 
 Layouts: q, o [T, H, D] bf16; kv [n, D] bf16; indices int32 [T, M]; sink [H, 1] fp32. Row-major.
 Accumulation: scores and o in fp32 PSUM; softmax in fp32; P rounded to bf16 for P.V but not in the
-denominator; one rounding of o. m includes the sink and ends at -1e30, so that absent keys (score
--3e38) weigh exactly 0 whatever else is masked.
+denominator; one rounding of o. m is the maximum over keys and ends at -1e30, so that absent keys
+(score -3e38) weigh exactly 0 whatever else is masked; sink - m is cut at 80, where exp is finite.
 Expected error: bf16 rounding of P and o, fp32 summation.
 
 Tiling (LNC=2: each core takes half of the tokens):
@@ -125,7 +125,7 @@ def _attend_tokens(
         mask_sb = absence_mask(indices_hbm, token, tokens, heads, span)
         banks = scores(qt_sb, gathered_sb, tokens, rows, span[1])
         sinks = sink_sb[0:rows, :]
-        weight_sb, total_sb, shift_sb = exponentials(banks, mask_sb, sinks, scale)
+        weight_sb, total_sb, shift_sb = exponentials(banks, mask_sb, scale)
         inverse_denominator(total_sb, sinks, shift_sb)
         o_psum = weighted_rows(weight_sb, gathered_sb, owner_sb, tokens)
         o_sb = nl.ndarray((rows, head_dim), dtype=nl.bfloat16, buffer=nl.sbuf)
@@ -142,9 +142,7 @@ def _half_of_entries(entries: int) -> Any:
     return first, min(tiles * PARTITIONS, entries - first)
 
 
-def _attend_half(
-    q_hbm: Any, kv_hbm: Any, indices_hbm: Any, sink_hbm: Any, part_hbm: Any, scale: float
-) -> None:
+def _attend_half(q_hbm: Any, kv_hbm: Any, indices_hbm: Any, part_hbm: Any, scale: float) -> None:
     """One token: this core's half of the entries -> part [core, H, D + 2]: o, sum, -m."""
     heads, head_dim = q_hbm.shape[1], q_hbm.shape[2]
     span = _half_of_entries(indices_hbm.shape[1])
@@ -153,9 +151,8 @@ def _attend_half(
     load_queries(q_hbm.reshape((heads, head_dim)), 0, 1, heads, qt_sb)
     gathered_sb = gather_rows(kv_hbm, gather_indices(indices_hbm, 0, 1, span))
     mask_sb = absence_mask(indices_hbm, 0, 1, heads, span)
-    sink_sb = _sink_rows(sink_hbm, 1, 0, heads)
     banks = scores(qt_sb, gathered_sb, 1, heads, span[1])
-    weight_sb, total_sb, shift_sb = exponentials(banks, mask_sb, sink_sb, scale)
+    weight_sb, total_sb, shift_sb = exponentials(banks, mask_sb, scale)
     o_psum = weighted_rows(weight_sb, gathered_sb, None, 1)
     part_sb = nl.ndarray((heads, head_dim + 2), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_copy(dst=part_sb[:, 0:head_dim], src=o_psum)
@@ -212,7 +209,7 @@ def sparse_attention_kernel(
     o_hbm = nl.ndarray((num_tokens, heads, head_dim), dtype=nl.bfloat16, buffer=nl.shared_hbm)
     if num_tokens == 1 and nl.program_ndim() > 0 and indices_hbm.shape[1] > 1:
         part_hbm = nl.ndarray((2, heads, head_dim + 2), dtype=nl.float32, buffer=nl.shared_hbm)
-        _attend_half(q_hbm, kv_hbm, indices_hbm, sink_hbm, part_hbm, scale)
+        _attend_half(q_hbm, kv_hbm, indices_hbm, part_hbm, scale)
         nisa.core_barrier(data=part_hbm, cores=(0, 1))
         _join_halves(part_hbm, sink_hbm, o_hbm)
     else:

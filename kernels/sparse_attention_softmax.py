@@ -15,6 +15,7 @@ __all__ = ["exponentials", "inverse_denominator", "scores", "weighted_rows"]
 
 _SCORE_FLOOR = -1e30
 _TINY = 1e-30
+_SINK_LIMIT = 80.0
 
 
 def scores(qt_sb: Any, gathered_sb: Any, tokens: int, rows: int, entries: int) -> Any:
@@ -46,8 +47,11 @@ def scores(qt_sb: Any, gathered_sb: Any, tokens: int, rows: int, entries: int) -
     return banks
 
 
-def exponentials(banks: Any, mask_sb: Any, sink_sb: Any, scale: float) -> Any:
-    """(P bf16 [rows, M], its unrounded row sum, -m), the last two fp32 [rows, 1]."""
+def exponentials(banks: Any, mask_sb: Any, scale: float) -> Any:
+    """(P bf16 [rows, M], its unrounded row sum, -m), the last two fp32 [rows, 1].
+
+    m is the maximum over keys alone, so that the best key's P is exactly 1 whatever the sink.
+    """
     rows, entries = mask_sb.shape
     scores_sb = nl.ndarray((rows, entries), dtype=nl.float32, buffer=nl.sbuf)
     for bank in range(len(banks)):
@@ -63,7 +67,6 @@ def exponentials(banks: Any, mask_sb: Any, sink_sb: Any, scale: float) -> Any:
         )
     shift_sb = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=shift_sb, op=nl.maximum, data=scores_sb, axis=1)
-    nisa.tensor_tensor(dst=shift_sb, data1=shift_sb, data2=sink_sb, op=nl.maximum)
     nisa.tensor_scalar(
         dst=shift_sb,
         data=shift_sb,
@@ -121,7 +124,16 @@ def inverse_denominator(total_sb: Any, sink_sb: Any, shift_sb: Any) -> None:
     """total = 1 / (total + exp(sink - m)), in place, fp32 [rows, 1]."""
     rows = total_sb.shape[0]
     sink_weight_sb = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=sink_weight_sb, op=nl.exp, data=sink_sb, bias=shift_sb)
+    # Beyond the limit the keys weigh less than bf16 shows; exp itself must stay finite.
+    nisa.tensor_scalar(
+        dst=sink_weight_sb,
+        data=sink_sb,
+        op0=nl.add,
+        operand0=shift_sb,
+        op1=nl.minimum,
+        operand1=_SINK_LIMIT,
+    )
+    nisa.activation(dst=sink_weight_sb, op=nl.exp, data=sink_weight_sb)
     # Zero only where a token has no key and its sink is -inf; then 0 / tiny is the wanted 0.
     nisa.tensor_scalar(
         dst=total_sb,

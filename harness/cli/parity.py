@@ -96,6 +96,7 @@ def parity(
     replay: Annotated[Path | None, typer.Option(help="A bundle, or a directory of them.")] = None,
     mutation: Annotated[str, typer.Option(help="'auto': judge mutants of the kernels.")] = "",
     count: Annotated[int, typer.Option(help="Mutants to draw.")] = 200,
+    clean_runs: Annotated[int, typer.Option(help="Seeded runs that must raise no alarm.")] = 0,
     casts: Annotated[bool, typer.Option("--casts", help="Every cast, exhaustively.")] = False,
     seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
     junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML here.")] = None,
@@ -114,6 +115,8 @@ def parity(
     with recording(out, None, backend=backend) as store:
         if mutation:
             code = judge_mutants(store, screen, selection, options, count, seed)
+        elif clean_runs:
+            code = judge_clean_runs(store, screen, selection, options, clean_runs, seed)
         else:
             code = judge_selection(store, screen, selection, options)
         screen.print(f"run: {store.directory}")
@@ -169,6 +172,33 @@ def judge_mutants(
     return record_share(store, verdicts)
 
 
+def judge_clean_runs(
+    store: RunStore,
+    screen: Console,
+    selection: Selection,
+    options: ParityOptions,
+    num_runs: int,
+    seed: int,
+) -> ExitCode:
+    """Seeded runs of the kernels as they are: a case that does not pass is a false alarm."""
+    from harness.core.metric import Direction, Metric, MetricKind
+    from harness.run.clean_runs import clean_cases, false_alarms
+
+    cases = tuple(clean_cases(selection.cases, num_runs, seed))
+    results = _judged(store, screen, Selection(cases, selection.tolerances), options)
+    num_cases, num_alarmed = false_alarms(cases, results)
+    screen.print(
+        f"{num_runs} clean runs from seed {seed}: {len(cases):,} cases, {num_cases} false alarms "
+        f"in {num_alarmed} runs"
+    )
+    name = "parity.clean_runs.false_alarms"
+    values = (float(num_cases),)
+    store.append(
+        "metric", name, Metric(name, values, "1", Direction.LOWER, MetricKind.DETERMINISTIC)
+    )
+    return worst_exit_code(result.status.exit_code for result in results)
+
+
 def check_parity(store: RunStore, screen: Console, preset: str, backend: str) -> ExitCode:
     """The parity stage of `run`: a preset's cases on one backend."""
     return judge_selection(store, screen, select_cases([], [], preset, ""), ParityOptions(backend))
@@ -206,6 +236,14 @@ def judge_selection(
     store: RunStore, screen: Console, selection: Selection, options: ParityOptions
 ) -> ExitCode:
     """Judge, record each result as it comes, print the table; the worst status decides."""
+    results = _judged(store, screen, selection, options)
+    return worst_exit_code(result.status.exit_code for result in results)
+
+
+def _judged(
+    store: RunStore, screen: Console, selection: Selection, options: ParityOptions
+) -> list[ParityResult]:
+    """Every result, recorded as it came, after the table."""
     from harness.cli.parity_table import print_parity
     from harness.run.isolate import Limits
     from harness.run.parity import run_suite
@@ -234,7 +272,7 @@ def judge_selection(
             on_result=on_result,
         )
     print_parity(screen, results)
-    return worst_exit_code(result.status.exit_code for result in results)
+    return results
 
 
 def targets_for(kernels: str, lnc: int = 0) -> ParityTargets:
