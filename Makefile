@@ -1,5 +1,5 @@
 # Every target prepares the environment first; see scripts/setup.sh for which one it uses.
-.PHONY: help setup demo check check-slow bench format clean
+.PHONY: help setup demo check check-slow clients check-clients bench format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
@@ -15,6 +15,12 @@ check: setup ## what CI runs: format, lint, types, import contract, tests
 
 check-slow: setup ## the same with the slow tests
 	@scripts/check.sh -m "not sdk and not device and not browser and not clients and not ray"
+
+clients: setup ## environments of real benchmark clients below .clients/
+	@scripts/clients.sh
+
+check-clients: clients ## drive the server with these clients, unmodified
+	@scripts/in_env.sh pytest -m clients tests/clients
 
 bench: setup ## measure speed as ratios within one run
 	@scripts/in_env.sh neuron-harness bench

@@ -19,7 +19,10 @@ prepare() { # $1: name, $2: a program it installs, rest: pip arguments
         return
     fi
     "$ENV_PYTHON" -m venv "$place"
-    if "$place/bin/python" -m pip install --quiet "$@" >"$place/install.log" 2>&1; then
+    # The host's own sources may hold a CPU build of torch; its index is the second choice.
+    if "$place/bin/python" -m pip install --quiet "$@" >"$place/install.log" 2>&1 ||
+        "$place/bin/python" -m pip install --quiet --extra-index-url "$CPU_TORCH_INDEX" "$@" \
+            >"$place/install.log" 2>&1; then
         echo "clients: $name is ready"
     else
         rm -f "$place/bin/$program"
@@ -32,10 +35,8 @@ main() {
     torch=$(torch_pin)
     mkdir -p "$PLACE"
     prepare aiperf aiperf aiperf
-    prepare guidellm guidellm --extra-index-url "$CPU_TORCH_INDEX" "$torch" guidellm
-    prepare lm-eval lm_eval --extra-index-url "$CPU_TORCH_INDEX" "$torch" 'lm-eval[api]'
-    # vLLM's wheel without the accelerator stack its engine needs: only the benchmark runs here.
-    prepare vllm vllm-bench --extra-index-url "$CPU_TORCH_INDEX" "$torch" --no-deps vllm
+    prepare guidellm guidellm "$torch" guidellm
+    prepare lm-eval lm_eval "$torch" 'lm-eval[api]'
 }
 
 main

@@ -7,7 +7,7 @@ log-probability can be computed independently of the engine, and a step costs mi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,17 +48,22 @@ def formula_logprobs(ids: list[int]) -> list[float]:
 
 
 class FormulaExecutor:
-    """Executes plans by formula; `before_step` may wait or raise."""
+    """Executes plans by formula; `before_step` may wait or raise.
 
-    def __init__(self, before_step: Callable[[int], None]) -> None:
+    Args:
+        bias: [V], added to every row of logits.
+    """
+
+    def __init__(self, before_step: Callable[[int], None], bias: np.ndarray | float = 0.0) -> None:
         self._before_step = before_step
+        self._bias = bias
         self.plans: list[StepPlan] = []
 
     def execute(self, plan: StepPlan) -> StepOutput:
         self._before_step(plan.step)
         self.plans.append(plan)
         rows = [
-            formula_logits(chunk.token_ids[place], chunk.start + place)
+            formula_logits(chunk.token_ids[place], chunk.start + place) + self._bias
             for chunk in plan.chunks
             for place in range(len(chunk.token_ids) - chunk.num_logits, len(chunk.token_ids))
         ]
@@ -83,15 +88,24 @@ def formula_engine(
     step_s: float = 0.0,
     before_step: Callable[[int], None] | None = None,
     num_kv_blocks: int = 0,
+    only_ids: Sequence[int] = (),
 ) -> LLM:
-    """An engine on the configuration of a checkpoint; its weights are never read."""
+    """An engine on the configuration of a checkpoint; its weights are never read.
+
+    Args:
+        only_ids: generated ids are among these; empty allows all.
+    """
+    bias = np.zeros(VOCAB_SIZE)
+    if only_ids:
+        bias -= 1000.0
+        bias[list(only_ids)] = 0.0
 
     def wait(_: int) -> None:
         if step_s:
             time.sleep(step_s)
 
     def open_executor(_: EngineSettings, __: ModelConfig, ___: EngineLimits) -> FormulaExecutor:
-        return FormulaExecutor(before_step or wait)
+        return FormulaExecutor(before_step or wait, bias)
 
     settings = EngineSettings(str(checkpoint), numerics="exact", num_kv_blocks=num_kv_blocks)
     return LLM(settings, executor=open_executor)

@@ -1,0 +1,41 @@
+"""NVIDIA's AIPerf, unmodified: its own report agrees with what the server counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.clients.conftest import Client
+from tests.engine.serve.running import RunningServer
+
+NUM_REQUESTS = 12
+NUM_IN, NUM_OUT = 16, 80
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("kind", ["completions", "chat"])
+def test_counts_are_equal_and_latencies_within_two_percent(
+    server: RunningServer, client: Client, tokenizer_only: Path, tmp_path: Path, kind: str
+) -> None:
+    client(
+        "aiperf",
+        "aiperf",
+        *("profile", "--model", "formula", "--url", server.url),
+        *("--endpoint-type", kind, "--streaming", "--tokenizer", tokenizer_only),
+        *("--isl", NUM_IN, "--isl-stddev", 0, "--osl", NUM_OUT, "--osl-stddev", 0),
+        *("--request-count", NUM_REQUESTS, "--concurrency", 6, "--random-seed", 3),
+        *("--extra-inputs", "ignore_eos:true", "--use-server-token-count"),
+        *("--artifact-dir", tmp_path / "out", "--ui", "none"),
+        *("--no-gpu-telemetry", "--no-server-metrics"),
+    )
+    report = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())
+    assert report["request_count"]["avg"] == NUM_REQUESTS
+    assert report["request_error_rate"]["avg"] == 0
+    assert report["output_sequence_length"]["avg"] == NUM_OUT
+    assert report["total_osl"]["avg"] == server.metric("neuron_harness_generation_tokens_total")
+    prefix = "neuron_harness_time_per_output_token_seconds_"
+    tpot_ms = 1e3 * server.metric(prefix + "sum") / server.metric(prefix + "count")
+    # AIPerf calls vLLM's TPOT the inter token latency.
+    assert report["inter_token_latency"]["avg"] == pytest.approx(tpot_ms, rel=0.02)
