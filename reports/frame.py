@@ -34,7 +34,7 @@ def frame_of(ledger: Ledger, kind: str) -> pd.DataFrame:
 def rows_of(ledger: Ledger, kind: str) -> list[dict[str, Any]]:
     """The records of one kind as flat mappings, in ledger order. To be read, not changed."""
     if kind not in ledger.derived:
-        entries, describe = ledger.of_kind(kind), _ROWS[kind]
+        entries, describe = ledger.of_kind(kind), _ROWS.get(kind, _plain)
         ledger.derived[kind] = [{**_common(entry), **describe(entry.payload)} for entry in entries]
     return ledger.derived[kind]
 
@@ -163,6 +163,15 @@ def _stage(payload: Mapping[str, Any]) -> dict[str, Any]:
         "status": payload["status"],
         "elapsed_s": payload["elapsed_s"],
         "message": payload.get("message", ""),
+    }
+
+
+def _plain(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A kind without columns of its own: what of its payload fits in a cell."""
+    return {
+        name: value
+        for name, value in payload.items()
+        if value is None or isinstance(value, (str, int, float))
     }
 
 

@@ -29,6 +29,7 @@ _OPTIONAL_NUMBER = (int, float, type(None))
 
 # kind -> field -> JSON types it may have.
 _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "plan": {"kind": _TEXT, "keys": _LIST},
     "parity": {
         "case_id": _TEXT,
         "op": _TEXT,
@@ -48,6 +49,9 @@ _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "gate": {"metric": _TEXT, "status": _TEXT},
     "stage": {"name": _TEXT, "status": _TEXT, "elapsed_s": _OPTIONAL_NUMBER},
 }
+
+# Of a kind that has no row above.
+_ANY_FIELDS: Mapping[str, tuple[type, ...]] = {"status": _TEXT}
 
 _ERROR_FIELDS: Mapping[str, tuple[type, ...]] = {
     "name": _TEXT,
@@ -75,7 +79,7 @@ def check_payload(record: RunRecord, path: Path, number: int) -> None:
         InputError: a field is missing, of another type, or a status nobody knows.
     """
     payload, where = record.payload, f"line {number}, payload"
-    _check_fields(payload, _FIELDS[record.kind], path, where)
+    _check_fields(payload, _FIELDS.get(record.kind, _ANY_FIELDS), path, where)
     known = _STATUSES.get(record.kind, ())
     if known and payload["status"] not in known:
         raise InputError(path, f"{where}.status", payload["status"], f"one of {', '.join(known)}")

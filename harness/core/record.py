@@ -11,11 +11,11 @@ from enum import Enum
 from typing import Any
 
 from harness.core.errors import InputError
+from harness.core.record_upgrade import SCHEMA_VERSION, upgraded
 
 __all__ = ["KINDS", "SCHEMA_VERSION", "RunRecord", "strict_json", "to_plain"]
 
-SCHEMA_VERSION = 1
-KINDS = ("parity", "tokens", "sweep", "metric", "gate", "stage")
+KINDS = ("plan", "parity", "tokens", "sweep", "metric", "gate", "stage", "compile")
 
 
 def to_plain(value: Any) -> Any:
@@ -73,11 +73,11 @@ class RunRecord:
 
     @classmethod
     def from_line(cls, line: str, *, file: object = "record", number: int = 0) -> RunRecord:
-        """Parse one line.
+        """Parse one line; one of an older schema is upgraded, one of a newer schema refused.
 
         Raises:
-            InputError: broken JSON, NaN or Infinity, a duplicate key, a missing field or an
-                unknown schema.
+            InputError: broken JSON, NaN or Infinity, a duplicate key, a missing field, an
+                unknown schema, or a payload that its schema does not allow.
         """
         where = f"line {number}"
         try:
@@ -92,7 +92,7 @@ class RunRecord:
         if not isinstance(body, dict):
             raise InputError(file, where, line[:80], "a record is a JSON object")
         schema = body.get("schema")
-        if not isinstance(schema, int) or not 1 <= schema <= SCHEMA_VERSION:
+        if type(schema) is not int or not 1 <= schema <= SCHEMA_VERSION:
             raise InputError(
                 file, f"{where}, schema", schema, f"this version reads schemas 1..{SCHEMA_VERSION}"
             )
@@ -100,6 +100,12 @@ class RunRecord:
         missing = sorted(known - set(body))
         if missing:
             raise InputError(file, where, missing, "these fields are missing; restore the file")
+        try:
+            body = upgraded(body)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                file, f"{where}, payload", repr(error), f"no payload of schema {schema}"
+            ) from error
         extra = {key: value for key, value in body.items() if key not in known}
         return cls(**{key: body[key] for key in known}, extra=extra)
 

@@ -98,6 +98,8 @@ class TokenMatch:
         candidate, oracle: setting labels, e.g. "exact cp=2 ops=references".
         positions: status of each generated position, forced on the oracle's prefix.
         first_divergence: first free-running position whose ids differ, None if none does.
+        first_changed: first position that does not match, by logits or ids; where ranks failed,
+            the tokens there were by then. None if all match, or if that is not known.
         phase: "prefill" if position 0 differs first, "decode" for a later one, else None.
         prefix_length, num_generated: length of the equal prefix and of the continuation.
         forced_match_rate: top-1 agreement under teacher forcing, in [0, 1].
@@ -129,6 +131,7 @@ class TokenMatch:
     candidate_ids: tuple[int, ...] = ()
     oracle_ids: tuple[int, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
+    first_changed: int | None = None
 
     def __post_init__(self) -> None:
         compared = self.status in (RunStatus.MATCH, RunStatus.NEAR_TIE, RunStatus.DIVERGED)

@@ -108,6 +108,10 @@ def judge_prompt(
         candidate_ids=candidate.token_ids,
         oracle_ids=oracle.token_ids,
         counters={**candidate.facts, **candidate.counters},
+        first_changed=next(
+            (place for place, one in enumerate(positions) if one is not PositionStatus.MATCH),
+            divergence,
+        ),
     )
 
 

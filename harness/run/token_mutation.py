@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from harness.core.engine_face import EngineFace, EngineFactory, EngineSettings
 from harness.core.errors import VacuousError
 from harness.core.results import TokenMatch
-from harness.core.status import PositionStatus, RunStatus
+from harness.core.status import RunStatus
 from harness.core.token_suite import Prompt, TokenPair, TokenSuite
 from harness.run.tokens import run_tokens
 
@@ -103,14 +103,9 @@ def _factory(case: FaultCase, pair: TokenPair, factory: EngineFactory) -> Engine
 
 def finding_of(match: TokenMatch) -> Finding:
     """The first wrong position of a verdict, by logits or ids; of a failed run, where it ended."""
-    wrong = [
-        position
-        for position, status in enumerate(match.positions)
-        if status is not PositionStatus.MATCH
-    ]
-    if not wrong and match.phase is None:
+    position = match.first_changed
+    if position is None:
         return Finding(match.status, None, None)
-    position = wrong[0] if wrong else match.prefix_length
     return Finding(match.status, "prefill" if position == 0 else "decode", position)
 
 

@@ -310,6 +310,7 @@ def _failed_pair(pair: TokenPair, suite: TokenSuite, failure: SettingFailure) ->
                 phase=None if came is None else ("prefill" if came == 0 else "decode"),
                 prompt_length=prompt.num_tokens,
                 prefix_length=came or 0,
+                first_changed=came,
             )
         )
     return matches

@@ -161,7 +161,9 @@ def token_match(
         "margins": tuple(round(0.4 + 0.37 * place, 3) for place in range(num)),
         "counters": {"collectives_per_step": 24.0},
     }
-    return TokenMatch(**{**fields, **more})
+    fields |= more
+    changed = (n for n, one in enumerate(fields["positions"]) if one is not PositionStatus.MATCH)
+    return TokenMatch(**{"first_changed": next(changed, None), **fields})
 
 
 def token_matches() -> list[TokenMatch]:
