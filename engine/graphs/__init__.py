@@ -1,0 +1,1 @@
+"""Compiled graphs: what is rewritten in them before a device compiler sees them."""
