@@ -16,7 +16,7 @@ __all__ = ["to_junit"]
 _ERRORS = (ExitCode.RANK, ExitCode.USAGE, ExitCode.CANNOT_JUDGE, ExitCode.INTERNAL)
 # What was left out by plan; everything else that is not green must not look skipped.
 _SKIPPED = ("SKIPPED", "PRUNED")
-_SUITES = tuple(kind for kind in KINDS if kind != "metric")
+_SUITES = tuple(kind for kind in KINDS if kind not in ("metric", "plan"))
 # Control characters that XML 1.0 cannot hold, not even as references.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

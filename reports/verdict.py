@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,7 @@ class AreaVerdict:
 
     Attributes:
         num_good, num_judged: of the records that count; advisory and pruned ones do not.
+        num_missing: planned records that the run does not hold.
         statuses: every status with its count, those that do not count included.
     """
 
@@ -71,6 +72,7 @@ class AreaVerdict:
     num_good: int
     num_judged: int
     statuses: Mapping[str, int]
+    num_missing: int = 0
 
     @property
     def title(self) -> str:
@@ -81,7 +83,8 @@ class AreaVerdict:
         """ "50 of 56 cases passed"."""
         unit, verb = _UNITS[self.kind]
         plural = "" if self.num_judged == 1 else "s"
-        return f"{self.num_good} of {self.num_judged} {unit}{plural} {verb}"
+        text = f"{self.num_good} of {self.num_judged} {unit}{plural} {verb}"
+        return f"{text}, {self.num_missing} planned have no record" if self.num_missing else text
 
     @property
     def breakdown(self) -> str:
@@ -117,7 +120,12 @@ class RunVerdict:
 
 def verdict_of(ledger: Ledger) -> RunVerdict:
     """Judge a run. A run without evidence is VACUOUS, whatever its stages say."""
-    areas = tuple(_area(ledger, kind) for kind in AREAS if ledger.of_kind(kind))
+    planned = {entry.payload["kind"]: entry.payload["keys"] for entry in ledger.of_kind("plan")}
+    areas = tuple(
+        _area(ledger, kind, planned.get(kind, ()))
+        for kind in AREAS
+        if kind in planned or ledger.of_kind(kind)
+    )
     stages = [(entry, entry_exit_code(entry)) for entry in ledger.of_kind("stage")]
     codes = [area.exit_code for area in areas]
     codes += [code for _, code in stages if code is not None]
@@ -148,16 +156,19 @@ def tone_of(code: ExitCode | None) -> Tone:
     return Tone.DOUBT if code in (ExitCode.CANNOT_JUDGE, ExitCode.VACUOUS) else Tone.BAD
 
 
-def _area(ledger: Ledger, kind: str) -> AreaVerdict:
+def _area(ledger: Ledger, kind: str, planned: Sequence[str]) -> AreaVerdict:
+    """Judge one kind; a planned record that is missing leaves the kind unjudged."""
     entries = ledger.of_kind(kind)
+    missing = set(planned) - {entry.key for entry in entries}
     judged = [code for entry in entries if (code := entry_exit_code(entry)) is not None]
     statuses = Counter(str(entry.payload["status"]) for entry in entries)
     return AreaVerdict(
         kind=kind,
-        exit_code=worst_exit_code(judged),
+        exit_code=worst_exit_code([*judged, *([ExitCode.CANNOT_JUDGE] if missing else [])]),
         num_good=sum(code is ExitCode.PASS for code in judged),
         num_judged=len(judged),
         statuses=dict(sorted(statuses.items(), key=lambda item: (-item[1], item[0]))),
+        num_missing=len(missing),
     )
 
 
@@ -189,11 +200,12 @@ def _stage_code(payload: Mapping[str, Any]) -> ExitCode:
 
 
 def _no_code(payload: Mapping[str, Any]) -> None:
-    """A metric is a number, not a verdict."""
+    """A metric is a number and a plan an intention: neither is a verdict."""
     del payload
 
 
 _JUDGES: Mapping[str, Callable[[Mapping[str, Any]], ExitCode | None]] = {
+    "plan": _no_code,
     "parity": _parity_code,
     "tokens": _tokens_code,
     "sweep": _sweep_code,

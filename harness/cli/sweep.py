@@ -152,6 +152,7 @@ def record_points(
     Args:
         measure: (keys already measured, progress) -> points as they are complete.
     """
+    store.plan("sweep", [point.key for point in planned])
     content = store.read("sweep")
     for notice in content.notices:
         screen.print(f"  {notice}", markup=False)

@@ -110,11 +110,13 @@ def match_tokens(
     """
     from harness.cli.engine_factory import open_engine, runs_kernels
     from harness.cli.kernel_backend import select_backend
-    from harness.run.tokens import quote, run_tokens
+    from harness.run.tokens import match_key, quote, run_tokens
 
     if any(runs_kernels(settings) for settings in suite.settings):
         select_backend(backend)
     codes = []
+    keys = [match_key(pair.name, one.name) for pair in suite.pairs for one in suite.prompts]
+    store.plan("tokens", keys)
     with (
         progress_bar(screen) as tell,
         closing(run_tokens(suite.at(str(checkpoint)), open_engine, tell, goldens)) as judged,

@@ -171,6 +171,10 @@ class RunStore:
         self._ledgers[kind].append(*records)
         return records
 
+    def plan(self, kind: str, keys: Sequence[str]) -> None:
+        """State which records of a kind will follow, so that a lost one is missed."""
+        self.append("plan", kind, {"kind": kind, "keys": list(keys)})
+
     def _record(self, kind: str, key: str, payload: object) -> RunRecord:
         body = to_plain(payload)
         if kind not in KINDS or not isinstance(body, dict):

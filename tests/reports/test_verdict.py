@@ -111,3 +111,15 @@ def test_advisory_verdicts_do_not_count(tmp_path: Path) -> None:
     assert judged(tmp_path, records).exit_code is ExitCode.PASS
     records = [*green_records(), record("gate", "m", counted)]
     assert judged(tmp_path / "2", records).exit_code is ExitCode.CANNOT_JUDGE
+
+
+def test_a_planned_record_that_is_missing_leaves_the_run_unjudged(tmp_path: Path) -> None:
+    """A run whose ledger lost lines must not look like a smaller, greener run."""
+    records = green_records()
+    keys = [one.key for one in records if one.kind == "parity"]
+    plan = record("plan", "parity", {"kind": "parity", "keys": keys})
+    whole = judged(tmp_path, [plan, *records])
+    assert whole.exit_code is ExitCode.PASS
+    lost = judged(tmp_path / "b", [plan, *(one for one in records if one.key != keys[-1])])
+    assert lost.exit_code is ExitCode.CANNOT_JUDGE
+    assert "1 planned have no record" in lost.sentence
