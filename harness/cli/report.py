@@ -71,6 +71,8 @@ def _report_one(run_dir: Path, out: Path | None, names: list[str]) -> ExitCode:
         path for name in names if name not in _PAGES for path in _WRITERS[name](ledger, out)
     ]
     print(*written, sep="\n")
+    for notice in ledger.notices:
+        print(f"notice: {notice}")
     verdict = verdict_of(ledger)
     print(f"{verdict.word}: {verdict.sentence}")
     return verdict.exit_code

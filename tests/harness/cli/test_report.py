@@ -49,6 +49,18 @@ def test_an_empty_run_is_vacuous(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "recorded nothing" in capsys.readouterr().err
 
 
+def test_a_half_written_last_line_is_dropped_with_a_notice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = write_run(tmp_path / "run", green_records())
+    with (directory / "parity.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"schema": 1, "kind": "par')
+    run("report", directory)
+    notices = [line for line in capsys.readouterr().out.splitlines() if "notice: " in line]
+    assert len(notices) == 1
+    assert "parity.jsonl" in notices[0]
+
+
 def test_a_corrupted_record_names_file_and_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
