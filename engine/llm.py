@@ -13,7 +13,7 @@ import torch
 from engine.config.limits import EngineLimits, resolve_limits
 from engine.config.model import ModelConfig
 from engine.config.parse import load_model_config
-from engine.device.neuron import require_device
+from engine.device.neuron import num_compiled, require_device
 from engine.parallel.executor import Executor, ExecutorFactory, LockstepExecutor, SoloExecutor
 from engine.parallel.processes import ProcessExecutor
 from engine.schedule.request import Request
@@ -117,9 +117,13 @@ class LLM:
             )
             for prompt in prompts
         ]
+        compiled_before = self._num_compiled()
         self._run(requests, on_token)
+        num_compile_events = self._num_compiled() - compiled_before
         excluded = [share for request in requests for share in request.blocks_excluded]
         self._facts = self._collect_facts(requests, excluded)
+        if self._settings.device != "cpu":
+            self._facts["num_compile_events"] = float(num_compile_events)
         return [_generation(request) for request in requests]
 
     def score(self, ids: Sequence[int]) -> npt.NDArray[np.floating]:
@@ -167,6 +171,7 @@ class LLM:
         min_blocks_excluded_share, max_…: share of visible candidate blocks left out, over the
         rows that a token was taken from (of `score`: the last row).
         num_positions: rows of the shortest sequence.
+        num_compile_events: on a device, graphs that the last `generate` had to compile.
         """
         return dict(self._facts)
 
@@ -206,11 +211,15 @@ class LLM:
         if len(prompt) == 0:
             raise UsageError("prompt is empty: it needs at least one token id")
         if len(prompt) > limit:
-            raise UsageError(f"prompt has {len(prompt)} tokens: max_model_len is {limit}")
+            raise UsageError(
+                f"prompt has {len(prompt)} tokens: max_model_len is {limit}; shorten the prompt, "
+                "or give a greater max_model_len"
+            )
         for position, token in enumerate(prompt):
             if not 0 <= int(token) < self.vocab_size:
                 raise UsageError(
-                    f"prompt[{position}] is {token}: token ids lie in 0..{self.vocab_size - 1}"
+                    f"prompt[{position}] is {token}: token ids lie in 0..{self.vocab_size - 1}; "
+                    "give ids of this checkpoint's tokenizer"
                 )
 
     def _run(
@@ -239,6 +248,9 @@ class LLM:
         if plan is not None:
             output = self._executor.propose(plan)
             self._scheduler.take_drafts(output, self._settings.confidence_threshold)
+
+    def _num_compiled(self) -> int:
+        return 0 if self._settings.device == "cpu" else num_compiled()
 
     def _collect_facts(
         self, requests: Sequence[Request], excluded: Sequence[float]
@@ -276,6 +288,9 @@ def _check_parallelism(settings: EngineSettings, config: ModelConfig) -> None:
 
 def _generation(request: Request) -> Generation:
     padding = request.first_padded_rows - request.first_num_rows
+    counters = {**request.counters, **request.acceptance.counters()}
+    if request.nonfinite_position is not None:
+        counters["nonfinite_position"] = float(request.nonfinite_position)
     return Generation(
         token_ids=tuple(request.tokens[request.prompt_len :]),
         finish_reason=request.finish_reason,
@@ -286,5 +301,5 @@ def _generation(request: Request) -> Generation:
         num_prefill_steps=request.num_prefill_steps,
         bucket=request.first_padded_rows,
         padding_share=padding / request.first_padded_rows,
-        counters={**request.counters, **request.acceptance.counters()},
+        counters=counters,
     )

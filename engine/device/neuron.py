@@ -11,6 +11,7 @@ import importlib
 import os
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ from engine.device.base import CpuDevice, Device
 from harness.core.errors import MissingEvidenceError, UsageError
 from harness.core.numerics import Numerics
 
-__all__ = ["DEVICES", "NeuronDevice", "open_device", "require_device"]
+__all__ = ["DEVICES", "NeuronDevice", "num_compiled", "open_device", "require_device"]
 
 DEVICES = ("cpu", "neuron")
+_NEFF_CACHE, _DEFAULT_NEFF_CACHE = "TORCH_NEURONX_NEFF_CACHE_DIR", "/tmp/neff_cache"
 _TRACKING = ("clear_op_tracking", "get_fallback_ops")
 
 
@@ -59,6 +61,12 @@ def require_device(name: str, num_ranks: int, numerics: Numerics) -> None:
             f"device neuron: {num_ranks} ranks need as many logical NeuronCores, {num_cores} are "
             "visible (NEURON_RT_VISIBLE_CORES, NEURON_LOGICAL_NC_CONFIG, other processes)"
         )
+
+
+def num_compiled() -> int:
+    """NEFF files in torch-neuronx's cache: what a measurement adds, it has compiled."""
+    place = Path(os.environ.get(_NEFF_CACHE) or _DEFAULT_NEFF_CACHE)
+    return sum(1 for _ in place.rglob("*.neff")) if place.is_dir() else 0
 
 
 def _num_cores() -> int:

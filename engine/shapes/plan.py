@@ -27,7 +27,7 @@ from engine.weights.tensors import ModelWeights
 from harness.core.errors import UsageError
 from harness.core.numerics import Numerics
 
-__all__ = ["LayoutReport", "StepCount", "lay_out"]
+__all__ = ["LayoutReport", "StepCount", "StepCounter", "lay_out"]
 
 _META = torch.device("meta")
 
@@ -99,7 +99,7 @@ def lay_out(
     assert weights is not None
     single = RankLayout(config, numerics, 0, 1)
     whole = tensor_shapes(WeightLoader(MetaCheckpoint(), single).load())
-    counter = _StepCounter(config, limits, numerics, layouts[0], weights)
+    counter = StepCounter(config, limits, numerics, layouts[0], weights)
     return LayoutReport(
         num_ranks=cp,
         numerics=numerics.name,
@@ -119,8 +119,8 @@ def lay_out(
     )
 
 
-class _StepCounter:
-    """Runs the model's own code of one rank on meta tensors."""
+class StepCounter:
+    """Runs the model's own code of one rank on meta tensors; `ops.observer` sees every call."""
 
     def __init__(
         self,
@@ -133,9 +133,9 @@ class _StepCounter:
         self._config = config
         self._limits = limits
         self._geometry = CacheGeometry.of(config, limits)
-        self._ops = BoundOps(TABLE, numerics)
+        self.ops = BoundOps(TABLE, numerics)
         self._group = _MetaGroup(layout.rank, layout.size)
-        runtime = Runtime(config, self._ops, numerics, layout, self._group)
+        runtime = Runtime(config, self.ops, numerics, layout, self._group)
         self._model = Transformer(runtime, weights, limits.max_model_len)
         self._sampler = Greedy(runtime, layout.vocab_span(config.vocab_size))
         self.state = CacheState(config, self._geometry, numerics, _META)
@@ -152,7 +152,7 @@ class _StepCounter:
         chunk = SequenceChunk(0, start, (0,) * num_rows, (), pages, 1)
         plan = StepPlan(0, (chunk,), num_rows, self._limits.context_bucket(end), False)
         self._group.start_step(0)
-        before = self._ops.num_launches
+        before = self.ops.num_launches
         inputs = build_step_inputs(
             plan, self._geometry, frozenset(self._config.ratios) - {0}, self._engram, _META
         )
@@ -163,6 +163,6 @@ class _StepCounter:
             name=name,
             num_rows=num_rows,
             context=plan.context,
-            launches=self._ops.num_launches - before,
+            launches=self.ops.num_launches - before,
             collectives=self._group.counts.total(),
         )

@@ -42,6 +42,7 @@ COMMANDS: tuple[str, ...] = (
     "run",
     "serve",
     "shapes",
+    "support_bundle",
     "sweep",
     "tokens",
 )

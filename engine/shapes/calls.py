@@ -1,0 +1,90 @@
+"""Every op call a setting's steps make, by shapes: what has to be compiled for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from engine.config.limits import EngineLimits
+from engine.config.model import ModelConfig
+from engine.shapes.plan import StepCounter
+from engine.weights.checkpoint import MetaCheckpoint
+from engine.weights.layout import RankLayout
+from engine.weights.load import WeightLoader
+from harness.core.numerics import Numerics
+from harness.core.op_call import Argument, OpCall
+from harness.core.weights import QuantisedWeight
+
+__all__ = ["step_calls"]
+
+# Arguments whose rows are the tokens that this rank's experts were given: known when routing is.
+_ROUTED = {"linear_fp4_grouped": (0,), "swiglu": (0, 1, 3)}
+_LOOKUP = "engram_lookup"
+
+
+def step_calls(
+    config: ModelConfig, limits: EngineLimits, numerics: Numerics, cp: int
+) -> tuple[OpCall, ...]:
+    """Distinct calls of rank 0's decode step and prompt step in every context bucket.
+
+    Of a decode step every number of routed rows is listed; of a prompt step none is, since how its
+    rows fall on experts depends on the prompt.
+    """
+    layout = RankLayout(config, numerics, 0, cp)
+    weights = WeightLoader(MetaCheckpoint(), layout).load(with_draft=False)
+    counter = StepCounter(config, limits, numerics, layout, weights)
+    found: dict[OpCall, None] = {}
+    for name, num_rows, start in _steps(limits):
+        seen: list[OpCall] = []
+        counter.ops.observer = lambda op, arguments, _, seen=seen: seen.append(  # type: ignore[misc]
+            OpCall(op, tuple(map(_described, arguments)))
+        )
+        counter.count(name, num_rows, start)
+        for call in seen:
+            found.update(dict.fromkeys(_variants(call, name, config)))
+    return tuple(found)
+
+
+def _steps(limits: EngineLimits) -> Iterator[tuple[str, int, int]]:
+    """(name, rows, first position) of a step that ends in each bucket."""
+    for bucket in limits.context_buckets:
+        yield "decode", 1, bucket - 1
+        if bucket >= limits.token_bucket:
+            yield "prompt", limits.token_bucket, bucket - limits.token_bucket
+
+
+def _variants(call: OpCall, step: str, config: ModelConfig) -> Sequence[OpCall]:
+    if call.op == _LOOKUP:
+        return (_gathered(call),)
+    routed = call.op in _ROUTED and call.arguments[0].shape[0] % config.experts_per_token == 0
+    if call.op == "swiglu" and not _has_route_weight(call):
+        routed = False  # the shared expert's
+    if not routed:
+        return (call,)
+    if step == "prompt":
+        return ()
+    places = _ROUTED[call.op]
+    return [call.with_rows(rows, places) for rows in range(1, config.experts_per_token + 1)]
+
+
+def _has_route_weight(call: OpCall) -> bool:
+    return any(argument.kind == "tensor" for argument in call.arguments[1:])
+
+
+def _gathered(call: OpCall) -> OpCall:
+    """The table as a device sees it: only the rows of the step (engine.device.ops)."""
+    table, ids = call.arguments
+    rows = ids.shape[0] * ids.shape[1]
+    shapes = tuple((rows, shape[1]) for shape in table.shapes)
+    return OpCall(call.op, (Argument("quantised", table.text, shapes), ids))
+
+
+def _described(value: Any) -> Argument:
+    if isinstance(value, torch.Tensor):
+        return Argument("tensor", str(value.dtype).removeprefix("torch."), (tuple(value.shape),))
+    if isinstance(value, QuantisedWeight):
+        shapes = (tuple(value.codes.shape), tuple(value.scale.shape))
+        return Argument("quantised", value.layout, shapes)
+    return Argument("scalar", repr(value))

@@ -1,0 +1,139 @@
+"""`neuron-harness compile`: the graphs a matrix needs, compiled before it is measured."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.session import DEFAULT_OUT, console, parse_ints
+from harness.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from harness.core.op_call import OpCall
+    from harness.core.sweep_spec import SweepSpec
+    from harness.run.store import RunStore
+
+__all__ = ["register"]
+
+_RUN_ID = "compile"
+_KERNELS = "kernels.op_table:TABLE"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compile")(compile_matrix)
+
+
+def compile_matrix(
+    matrix: Annotated[str, typer.Option(help="Name or file of a sweep.")],
+    checkpoint: Annotated[Path, typer.Option(help="Only its config.json is read.")],
+    cp: Annotated[str, typer.Option(help="Instead of the sweep's, e.g. 64.")] = "",
+    backend: Annotated[str, typer.Option(help="device, simulate or interpret.")] = "device",
+    jobs: Annotated[int, typer.Option(help="Compiles at one time.")] = 8,
+    lnc: Annotated[int, typer.Option(help="Kernels' degree; 0: the environment's.")] = 0,
+    time_limit_s: Annotated[float, typer.Option(help="Of one graph.")] = 1800.0,
+    list_only: Annotated[bool, typer.Option("--list", help="Print the graphs and stop.")] = False,
+    out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
+) -> None:
+    """List the graphs of a matrix, compile those that are not, name what fails."""
+    from dataclasses import replace
+
+    from suites.loader import load_sweep_suite
+
+    spec = load_sweep_suite(matrix)
+    if cp:
+        spec = replace(spec, cps=parse_ints(cp, "--cp"))
+    calls = _calls(spec, checkpoint)
+    screen = console()
+    if list_only:
+        for call in calls:
+            screen.print(call.label, markup=False)
+        screen.print(f"{len(calls)} graphs")
+        raise typer.Exit(ExitCode.PASS)
+    with _store(out, backend) as store:
+        code = _compile(store, calls, backend, jobs, lnc, time_limit_s)
+    raise typer.Exit(code)
+
+
+def _calls(spec: SweepSpec, checkpoint: Path) -> tuple[OpCall, ...]:
+    """Distinct kernel calls of all engines of the matrix."""
+    from engine.config.limits import resolve_limits
+    from engine.config.parse import load_model_config
+    from engine.shapes.calls import step_calls
+    from engine.worker import resolve_numerics
+    from harness.core.op_table import resolve_op_table
+    from harness.core.registry import resolve_target
+
+    kernels = resolve_target(_KERNELS).ops
+    config = load_model_config(checkpoint)
+    found: dict[OpCall, None] = {}
+    for settings in spec.settings(str(checkpoint)):
+        resolve_op_table(settings.ops)
+        limits, numerics = resolve_limits(settings, config), resolve_numerics(settings)
+        for call in step_calls(config, limits, numerics, settings.cp):
+            if call.op in kernels:
+                found[call] = None
+    return tuple(found)
+
+
+def _compile(
+    store: RunStore,
+    calls: tuple[OpCall, ...],
+    backend: str,
+    jobs: int,
+    lnc: int,
+    time_limit_s: float,
+) -> ExitCode:
+    from harness.cli.kernel_backend import SELECT
+    from harness.core.numerics import FAST, Numerics
+    from harness.run.compile_cache import compile_caches, compiler_versions
+    from harness.run.compile_plan import compile_calls, estimate, worker
+
+    screen, versions = console(), compiler_versions()
+    earlier = [record.payload for record in store.read("compile").records]
+    done = {
+        str(record["label"])
+        for record in earlier
+        if record["status"] == "OK"
+        and (record["backend"], record["versions"], record["lnc"]) == (backend, versions, lnc)
+    }
+    waiting = [call for call in calls if call.label not in done]
+    screen.print(f"{len(calls)} graphs, {len(calls) - len(waiting)} compiled before")
+    if waiting:
+        screen.print(str(estimate(waiting, earlier, jobs)))
+    grid = Numerics(FAST.name, FAST.activation, FAST.accumulate, FAST.quantise, fp8_max=240)
+    setup = partial(worker, _KERNELS, SELECT, backend, grid, lnc)
+    failed = 0
+    for call, result in compile_calls(
+        waiting, setup, jobs=jobs, time_limit_s=time_limit_s, backend=backend, versions=versions
+    ):
+        from harness.core.record import to_plain
+
+        store.append("compile", f"{call.key}/{backend}/{lnc}", {**to_plain(result), "lnc": lnc})
+        if result.status != "OK":
+            failed += 1
+            first = result.message.partition("\n")[0]
+            screen.print(f"FAILED {call.label}: {first}", markup=False)
+    if failed:
+        screen.print(f"{failed} of {len(waiting)} graphs failed; they are in {store.directory}")
+        return ExitCode.MISMATCH
+    if backend == "device":
+        for cache in compile_caches():
+            if cache.is_local:
+                cache.stamp()
+    screen.print(f"all {len(calls)} graphs are compiled ({backend})")
+    return ExitCode.PASS
+
+
+def _store(out: Path, backend: str) -> RunStore:
+    from harness.run.environment import fingerprint
+    from harness.run.store import new_run, open_run
+
+    environment = fingerprint(backend=backend)
+    if (out / _RUN_ID / "run.json").is_file():
+        return open_run(out / _RUN_ID, environment=environment)
+    return new_run(out, command=sys.argv, environment=environment, run_id=_RUN_ID)

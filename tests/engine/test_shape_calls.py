@@ -1,0 +1,81 @@
+"""The calls listed for a matrix are those that an engine at work makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine import LLM
+from engine.config.limits import resolve_limits
+from engine.config.parse import load_model_config
+from engine.parallel.executor import LockstepExecutor
+from engine.shapes.calls import step_calls
+from engine.worker import resolve_numerics
+from harness.core.engine_face import EngineSettings
+from harness.core.op_call import Argument, OpCall
+from harness.core.weights import QuantisedWeight
+from tiny_checkpoints.generator import generate
+
+_ROUTED = ("linear_fp4_grouped", "swiglu")
+
+
+def _described(value: Any) -> Argument:
+    if isinstance(value, torch.Tensor):
+        return Argument("tensor", str(value.dtype).split(".")[1], (tuple(value.shape),))
+    if isinstance(value, QuantisedWeight):
+        shapes = (tuple(value.codes.shape), tuple(value.scale.shape))
+        return Argument("quantised", value.layout, shapes)
+    return Argument("scalar", repr(value))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate("tiny-A", tmp_path_factory.mktemp("calls") / "tiny-A")
+
+
+@pytest.mark.parametrize("cp", [1, 4])
+def test_every_call_of_a_run_is_listed(checkpoint: Path, cp: int) -> None:
+    settings = EngineSettings(
+        str(checkpoint), cp=cp, num_threads=1, context_buckets=(32, 64), max_model_len=96
+    )
+    config = load_model_config(checkpoint)
+    listed = set(
+        step_calls(config, resolve_limits(settings, config), resolve_numerics(settings), cp)
+    )
+    made: set[OpCall] = set()
+
+    def seen(op: str, arguments: tuple[Any, ...], _: Any) -> None:
+        if op != "engram_lookup":  # listed as the device sees it: with the gathered rows
+            made.add(OpCall(op, tuple(map(_described, arguments))))
+
+    with LLM.in_one_process(settings) as llm:
+        assert isinstance(llm.executor, LockstepExecutor)
+        llm.executor.workers[0].ops.observer = seen
+        llm.generate([list(range(3, 20))], max_tokens=4)
+        llm.generate([list(range(3, 60))], max_tokens=12)
+    # How a prompt's rows fall on experts depends on the prompt: only decode rows are listed.
+    rows = config.experts_per_token
+    open_calls = {call for call in made if call.op in _ROUTED and call.arguments[0].shape[0] > rows}
+    assert {call.label for call in made - open_calls - listed} == set()
+    assert len(made - open_calls) > 30
+
+
+def test_a_rank_s_routed_rows_are_listed_one_by_one(checkpoint: Path) -> None:
+    settings = EngineSettings(str(checkpoint), cp=4, num_threads=1)
+    config = load_model_config(checkpoint)
+    calls = step_calls(config, resolve_limits(settings, config), resolve_numerics(settings), 4)
+    grouped = {call for call in calls if call.op == "linear_fp4_grouped"}
+    assert {call.arguments[0].shape[0] for call in grouped} == {1, 2}
+    assert {call.arguments[2].shape for call in grouped} == {(2,)}
+
+
+def test_a_draw_of_many_table_rows_never_lists_the_whole_table(checkpoint: Path) -> None:
+    settings = EngineSettings(str(checkpoint), num_threads=1)
+    config = load_model_config(checkpoint)
+    calls = step_calls(config, resolve_limits(settings, config), resolve_numerics(settings), 1)
+    tables = [call.arguments[0].shape[0] for call in calls if call.op == "engram_lookup"]
+    assert tables
+    assert all(rows in (6, 6 * 16) for rows in tables)
