@@ -24,20 +24,32 @@ class Greedy:
         """Ids of full logits [N, V]."""
         return tuple(self._runtime.ops.vocab_argmax(logits).tolist())
 
-    def from_shards(self, local: torch.Tensor) -> tuple[int, ...]:
-        """Ids from this rank's logits [N, V/ranks]; one collective where sharded."""
-        return tuple(self.stage(local).tolist())
+    def from_shards(self, local: torch.Tensor) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+        """Ids from this rank's logits [N, V/ranks], and whether each row's best is finite.
+
+        An argmax takes a NaN for the greatest, so that one anywhere in a row shows in its best;
+        only [N] values are read beside the ids. One collective where sharded.
+        """
+        ids, best = self._staged(local)
+        return tuple(ids.tolist()), tuple(best.cpu().isfinite().all(dim=1).tolist())
 
     def stage(self, local: torch.Tensor) -> torch.Tensor:
         """The same as a tensor [N] int64, without reading a value on the host."""
-        ids: torch.Tensor = self._runtime.ops.vocab_argmax(local)
         if self._first is None:
+            ids: torch.Tensor = self._runtime.ops.vocab_argmax(local)
             return ids
+        return self._staged(local)[0]
+
+    def _staged(self, local: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids [N], and the best value of each shard [N, shards]."""
+        ids: torch.Tensor = self._runtime.ops.vocab_argmax(local)
         values = local.gather(1, ids.unsqueeze(1))
+        if self._first is None:
+            return ids, values
         # Ids travel as numbers beside the values; both accumulation dtypes hold 2^24 exactly.
         pair = torch.cat([values, (ids.unsqueeze(1) + self._first).to(values.dtype)], dim=1)
-        best, *others = self._runtime.group.gather(pair, "argmax")
+        best, *others = pairs = self._runtime.group.gather(pair, "argmax")
         for other in others:
             # Strictly greater: of equal values the lower rank's id, which is lower, stays.
             best = torch.where(other[:, :1] > best[:, :1], other, best)
-        return best[:, 1].long()
+        return best[:, 1].long(), torch.cat([one[:, :1] for one in pairs], dim=1)

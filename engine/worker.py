@@ -48,12 +48,14 @@ class StepOutput:
         logits: [N, V] if the plan wanted them (rank 0 only), fp64 or fp32.
         blocks_excluded: of each logits row, the share of visible candidate blocks left out.
         counters: collectives, launches, collectives_per_layer.
+        is_finite: of each logits row, whether its logits are numbers; () where nobody looked.
     """
 
     token_ids: tuple[int, ...]
     logits: npt.NDArray[np.floating] | None = None
     blocks_excluded: tuple[float, ...] = ()
     counters: dict[str, float] = field(default_factory=dict)
+    is_finite: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +161,11 @@ class Worker:
             x = self.model.run(step)
             if self.draft is not None:
                 self.draft.absorb(step.taps, inputs, self.state)
-            ids, logits = self._sample(x, inputs, want_logits=plan.want_logits)
+            ids, logits, is_finite = self._sample(x, inputs, want_logits=plan.want_logits)
             excluded = self._blocks_excluded(step)
         has_logits = bool(inputs.logits_rows.numel())
         self._check_collectives(self.config.num_layers, 1 + has_logits)
-        return StepOutput(ids, logits, excluded, self._counters(launches_before))
+        return StepOutput(ids, logits, excluded, self._counters(launches_before), is_finite)
 
     def propose(self, plan: DraftPlan) -> DraftOutput:
         """Draft a block for each sequence after its last committed position.
@@ -204,15 +206,19 @@ class Worker:
 
     def _sample(
         self, x: torch.Tensor, inputs: StepInputs, *, want_logits: bool
-    ) -> tuple[tuple[int, ...], npt.NDArray[np.floating] | None]:
+    ) -> tuple[tuple[int, ...], npt.NDArray[np.floating] | None, tuple[bool, ...]]:
         if not inputs.logits_rows.numel():
-            return (), None
+            return (), None, ()
         local = self.model.local_logits(x[inputs.logits_rows])
         if not want_logits:
-            return self._sampler.from_shards(local), None
+            ids, is_finite = self._sampler.from_shards(local)
+            return ids, None, is_finite
         logits = self.model.all_logits(local)
         ids = self._sampler.from_logits(logits)
-        return ids, logits.cpu().numpy() if self.group.rank == 0 else None
+        if self.group.rank:
+            return ids, None, ()
+        rows = logits.cpu().numpy()
+        return ids, rows, tuple(np.isfinite(rows).all(axis=1).tolist())
 
     def _blocks_excluded(self, step: StepContext) -> tuple[float, ...]:
         """Measured on the published mask, not computed from the configuration."""

@@ -25,6 +25,7 @@ class Request:
         choose: picks a token from a logits row [V] in place of the greedy one; needs want_logits.
         drafts: proposed tokens after the last of `tokens`, to be verified in the next step.
         first_padded_rows, first_num_rows: width of its first step, with and without padding.
+        nonfinite_position: the first position whose logits were no numbers; None: all were.
     """
 
     request_id: int
@@ -50,6 +51,7 @@ class Request:
     counters: dict[str, float] = field(default_factory=dict)
     drafts: tuple[int, ...] = ()
     acceptance: Acceptance = field(default_factory=Acceptance)
+    nonfinite_position: int | None = None
 
     @property
     def num_generated(self) -> int:

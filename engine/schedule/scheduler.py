@@ -193,6 +193,9 @@ class Scheduler:
             assert output.logits is not None
             (request.on_logits or request.logits.append)(output.logits[rows])
         request.blocks_excluded.extend(output.blocks_excluded[rows])
+        finite = output.is_finite[rows]
+        if request.nonfinite_position is None and not all(finite):
+            request.nonfinite_position = request.num_computed - len(finite) + finite.index(False)
         if request.scores_prompt and request.num_computed < request.prompt_len:
             return
         if request.max_tokens == 0:

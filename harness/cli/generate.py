@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli.finite_logits import require_finite
 from harness.cli.op_choice import with_ops
 from harness.cli.session import parse_ints
 from harness.core.engine_face import EngineSettings, Generation
@@ -33,8 +34,8 @@ def generate(
             "--checkpoint", "--model-name", "--model_name", help="Directory with config.json."
         ),
     ],
-    ids: Annotated[str, typer.Option(help="Prompt as token ids, e.g. 1,2,3.")] = "",
-    prompt: Annotated[str, typer.Option(help="Prompt as text.")] = "",
+    ids: Annotated[str | None, typer.Option(help="Prompt as token ids, e.g. 1,2,3.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Prompt as text; default: Hello.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "--max_tokens")] = 16,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", "--ignore_eos")] = False,
     numerics: Annotated[str, typer.Option(help="exact, quantised, trn2 or fast.")] = "fast",
@@ -85,6 +86,7 @@ def generate(
 
     with LLM(settings) as llm:
         (one,) = llm.generate([token_ids], max_tokens=max_tokens, ignore_eos=ignore_eos)
+    require_finite(one.counters.get("nonfinite_position"), checkpoint)
     text = tokenizer.decode(list(one.token_ids)) if tokenizer else None
     facts = _facts(one, text)
     typer.echo(json.dumps(facts) if as_json else _readable(facts))
@@ -104,16 +106,23 @@ def _tokenizer(checkpoint: Path) -> Tokenizer | None:
 
 
 def _prompt_ids(
-    ids: str, prompt: str, tokenizer: Tokenizer | None, checkpoint: Path
+    ids: str | None, prompt: str | None, tokenizer: Tokenizer | None, checkpoint: Path
 ) -> tuple[int, ...]:
-    if ids and prompt:
+    if ids is not None and prompt is not None:
         raise UsageError("--ids and --prompt are two prompts; give one")
-    if ids:
+    for option, given in (("--ids", ids), ("--prompt", prompt)):
+        if given == "":
+            raise UsageError(f"{option} is empty: give at least one token, or leave it out")
+    if ids is not None:
         return parse_ints(ids, "--ids")
+    text = _DEFAULT_PROMPT if prompt is None else prompt
+    # What the shell passes on that is not UTF-8 arrives as lone surrogates.
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
+        raise UsageError(f"--prompt {text!r}: it is not UTF-8; convert it, or give --ids")
     if tokenizer is None:
         remedy = "a text prompt needs it; give --ids instead"
         raise InputError(checkpoint, "tokenizer.json", "absent", remedy)
-    return tuple(tokenizer.encode(prompt or _DEFAULT_PROMPT).ids)
+    return tuple(tokenizer.encode(text).ids)
 
 
 def _facts(one: Generation, text: str | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.finite_logits import require_finite
 from harness.cli.session import parse_ints
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import UsageError
@@ -43,6 +44,8 @@ def logits(
     _require_writable(out)
     with LLM(settings) as llm:
         rows = llm.score(token_ids)
+    is_bad = ~np.isfinite(rows).all(axis=1)
+    require_finite(int(is_bad.argmax()) if is_bad.any() else None, checkpoint)
     staging = out.with_name(f".{out.name}.part")
     with staging.open("wb") as file:
         np.savez(file, ids=np.asarray(token_ids, dtype=np.int64), logits=rows.astype(np.float32))

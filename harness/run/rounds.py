@@ -158,6 +158,11 @@ def _finish(state: _Measuring) -> SweepPoint:
     failures = [failure for request in requests if (failure := failure_of(request))]
     if any(one != counters[0] for one in counters):
         failures.append("counters per step differ between requests of one shape")
+    failures.extend(
+        f"logits not finite at position {one['nonfinite_position']:.0f}: run `checkpoint verify`"
+        for one in counters
+        if "nonfinite_position" in one
+    )
     if failures:
         message = f"{len(failures)} of {len(requests)} requests failed: {failures[0]}"
         return replace(point, status=PointStatus.FAILED, message=message)

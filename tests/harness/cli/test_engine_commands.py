@@ -150,3 +150,19 @@ def test_shapes_fails_on_what_cannot_be_laid_out(
 ) -> None:
     assert _run("shapes", "--config", _REAL_CONFIG, *options) == ExitCode.USAGE
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--ids", "--prompt"])
+def test_an_empty_prompt_is_refused_and_not_replaced(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert _run("generate", "--checkpoint", _CHECKPOINT, option, "") == ExitCode.USAGE
+    assert f"{option} is empty" in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_not_utf8_is_refused(
+    capsys: pytest.CaptureFixture[str], checkpoint: Path
+) -> None:
+    prompt = b"\xff".decode("utf-8", "surrogateescape")
+    assert _run("generate", "--checkpoint", checkpoint, "--prompt", prompt) == ExitCode.USAGE
+    assert "it is not UTF-8" in capsys.readouterr().err

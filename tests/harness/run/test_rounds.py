@@ -114,3 +114,14 @@ def test_counters_that_differ_between_requests_fail_the_point() -> None:
     points = [d for _, d in measure_rounds(spec, spec.points("c", "0"), wave) if d is not None]
     assert points[0].status == PointStatus.FAILED
     assert "counters per step differ" in points[0].message
+
+
+def test_logits_that_are_no_numbers_fail_the_point() -> None:
+    spec = SweepSpec("damaged", input_lens=(4,), output_len=2, num_repeats=1)
+
+    def wave(_: PlannedPoint, _repeat: int) -> Wave:
+        return Wave([request(10.0)], counters=[{"nonfinite_position": 7.0}])
+
+    points = [d for _, d in measure_rounds(spec, spec.points("c", "0"), wave) if d is not None]
+    assert points[0].status == PointStatus.FAILED
+    assert "logits not finite at position 7" in points[0].message
