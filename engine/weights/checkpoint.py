@@ -102,6 +102,11 @@ class Checkpoint:
         """Whether the checkpoint holds `name`."""
         return name in self._shard_of
 
+    def header(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """dtype as the file names it, and shape, of a tensor that `has`."""
+        header = self._open(self._shard_of[name]).get_slice(name)
+        return header.get_dtype(), tuple(header.get_shape())
+
     def read(
         self,
         name: str,

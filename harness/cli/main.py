@@ -39,6 +39,7 @@ COMMANDS: tuple[str, ...] = (
     "plan",
     "records",
     "report",
+    "rescale_loss",
     "run",
     "serve",
     "shapes",
