@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from harness.cli import kernel_backend
 from harness.cli.session import DEFAULT_OUT, console, progress_bar, recording
 from harness.core.case import Case, Tolerance
-from harness.core.errors import ExitCode, UsageError
+from harness.core.errors import ExitCode, UsageError, VacuousError
 from harness.core.status import worst_exit_code
 from harness.core.suggest import near_names
 
@@ -52,6 +52,17 @@ class Selection:
     cases: tuple[Case, ...]
     tolerances: dict[str, dict[str, Tolerance]]
 
+    def on_cores(self, lnc: int) -> Selection:
+        """Without the cases that name another LNC degree than the one asked for; 0 keeps all.
+
+        Raises:
+            VacuousError: no case is left.
+        """
+        cases = tuple(case for case in self.cases if not lnc or case.lnc in (0, lnc))
+        if not cases:
+            raise VacuousError(f"--lnc {lnc}: every chosen case names another number of cores")
+        return replace(self, cases=cases)
+
 
 @dataclass(frozen=True, slots=True)
 class ParityOptions:
@@ -88,7 +99,9 @@ def parity(
         str, typer.Option(help="smoke, default, full or device; default: the preset's.")
     ] = "",
     backend: Annotated[str, typer.Option(help="interpret, simulate or device.")] = "interpret",
-    jobs: Annotated[int, typer.Option(help="Worker processes; 0: one a core.")] = 0,
+    jobs: Annotated[
+        int, typer.Option(help="Worker processes; 0: one a core, or a NeuronCore.")
+    ] = 0,
     lnc: Annotated[int, typer.Option(help="Cores a launch: 1, 2, or 0 for the backend's own.")] = 0,
     repeat: Annotated[int, typer.Option(help="Calls that must give equal bytes.")] = 1,
     kernels: Annotated[str, typer.Option(help="Target text of the table under test.")] = KERNELS,
@@ -109,7 +122,7 @@ def parity(
         raise typer.Exit(_replay(replay, options, screen))
     if casts:
         raise typer.Exit(_casts(out, backend, screen))
-    selection = select_cases(suite or [], op or [], preset, tier)
+    selection = select_cases(suite or [], op or [], preset, tier).on_cores(lnc)
     if mutation not in ("", "auto"):
         raise UsageError(f"--mutation {mutation!r} is not known: choose auto")
     with recording(out, None, backend=backend) as store:
@@ -248,8 +261,10 @@ def _judged(
     from harness.run.isolate import Limits
     from harness.run.parity import run_suite
 
+    environments = _core_environments(options)
     cases = selection.cases
     finished: list[ParityResult] = []
+    store.plan("parity", [case.case_id for case in cases])
     with progress_bar(screen) as tell:
 
         def on_result(result: ParityResult) -> None:
@@ -262,7 +277,8 @@ def _judged(
             selection.tolerances,
             targets_for(options.kernels, options.lnc),
             backend=options.backend,
-            jobs=options.jobs or _num_cores(),
+            jobs=len(environments) or options.jobs or _num_cores(),
+            environments=environments,
             limits=Limits(
                 time_limit_s=options.time_limit_s,
                 memory_limit_bytes=int(options.memory_limit_gib * (1 << 30)),
@@ -285,6 +301,7 @@ def targets_for(kernels: str, lnc: int = 0) -> ParityTargets:
         select_backend=kernel_backend.selector(lnc),
         poison=kernel_backend.POISON,
         counters=kernel_backend.COUNTERS,
+        cores=kernel_backend.CORES,
     )
 
 
@@ -316,6 +333,20 @@ def _write_junit(store: RunStore, path: Path) -> None:
         path.write_text(to_junit(read_run(store.directory)), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror}); see --junit") from error
+
+
+def _core_environments(options: ParityOptions) -> tuple[dict[str, str], ...]:
+    """On a device one worker a core, which it keeps for the run; nothing on a CPU."""
+    if options.backend != "device":
+        return ()
+    from harness.core.errors import MissingEvidenceError
+    from harness.run.device_cores import core_environments, visible_cores
+    from kernels.sdk import find_nki
+
+    state = find_nki()
+    if state.kind != "real":
+        raise MissingEvidenceError(f"backend 'device' cannot run: {state.reason}")
+    return core_environments(options.jobs, visible_cores())
 
 
 def _num_cores() -> int:

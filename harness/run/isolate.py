@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
@@ -110,6 +110,7 @@ class _Worker:
     process: ForkServerProcess
     pipe: connection.Connection
     deadline_s: float
+    environment: Mapping[str, str]
     ready: bool = False
     task: int | None = None
 
@@ -129,18 +130,23 @@ class WorkerPool(Generic[Task, Result]):
         setup: run once in each worker; returns the function that does a task. Picklable.
         num_workers: at least 1.
         preload: modules the fork server imports before it forks anyone.
+        environments: one a worker, set before its setup; a worker that replaces another takes
+            over that one's. Empty: nothing is set.
     """
 
     setup: Callable[[], Work[Task, Result]]
     num_workers: int
     limits: Limits = field(default_factory=Limits)
     preload: Sequence[str] = ("torch",)
+    environments: Sequence[Mapping[str, str]] = ()
     num_replaced: int = 0
     _workers: list[_Worker] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
             raise UsageError(f"{self.num_workers} workers: at least 1 is needed")
+        if self.environments and len(self.environments) < self.num_workers:
+            raise UsageError(f"{self.num_workers} workers, {len(self.environments)} environments")
         _start_fork_server(self.preload)
 
     def __enter__(self) -> Self:
@@ -186,12 +192,20 @@ class WorkerPool(Generic[Task, Result]):
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("forkserver")
         ours, theirs = context.Pipe()
+        environment = self._free_environment()
         process = context.Process(
-            target=_serve, args=(theirs, self.setup, self.limits.memory_limit_bytes), daemon=True
+            target=_serve,
+            args=(theirs, self.setup, self.limits.memory_limit_bytes, environment),
+            daemon=True,
         )
         process.start()
         theirs.close()
-        return _Worker(process, ours, time.monotonic() + self.limits.start_limit_s)
+        deadline_s = time.monotonic() + self.limits.start_limit_s
+        return _Worker(process, ours, deadline_s, environment)
+
+    def _free_environment(self) -> Mapping[str, str]:
+        taken = [worker.environment for worker in self._workers]
+        return next((free for free in self.environments if free not in taken), {})
 
     def _wait(self) -> list[_Worker]:
         """Workers that have said something, died, or passed their deadline."""
@@ -272,11 +286,15 @@ def _start_fork_server(preload: Sequence[str]) -> None:
 
 
 def _serve(
-    pipe: connection.Connection, setup: Callable[[], Work[Any, Any]], memory_limit_bytes: int
+    pipe: connection.Connection,
+    setup: Callable[[], Work[Any, Any]],
+    memory_limit_bytes: int,
+    environment: Mapping[str, str],
 ) -> None:
     """A worker's life: get ready, then one answer a task until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.update(environment)
     try:
         work = setup()
         _limit_memory(memory_limit_bytes)

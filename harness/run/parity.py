@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from harness.core.case import Case
@@ -67,6 +67,7 @@ def run_suite(
     repeat: int = 1,
     bundle_root: Path | None = None,
     on_result: OnResult | None = None,
+    environments: Sequence[Mapping[str, str]] = (),
 ) -> list[ParityResult]:
     """Every case in worker processes under limits; results in the order of the cases.
 
@@ -76,6 +77,7 @@ def run_suite(
             another process must give the same bytes too.
         bundle_root: where failing cases leave what replays them.
         on_result: called in this process for each result, in the order they come.
+        environments: one a worker, see `WorkerPool`; a device's workers get a core each.
 
     Raises:
         UsageError, MissingEvidenceError: see `check_suite` and `ParityTargets.judge`.
@@ -89,6 +91,7 @@ def run_suite(
         limits=limits or Limits(),
         repeat=repeat,
         bundle_root=bundle_root,
+        environments=environments,
     )
     results: dict[int, ParityResult] = {}
     with workers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,7 @@ class ParityWorkers:
     limits: Limits = field(default_factory=Limits)
     repeat: int = 1
     bundle_root: Path | None = None
+    environments: Sequence[Mapping[str, str]] = ()
     _pool: WorkerPool[_Task, _Answer] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +79,7 @@ class ParityWorkers:
                 yield index, self._answer_of(cases[index], outcome).result
             return
         first = {index: self._answer_of(cases[index], o) for index, o in self._pool.run(tasks)}
+        self._pool.close()  # the others take over its cores
         with self._new_pool() as others:
             for index, outcome in others.run(tasks):
                 second = self._answer_of(cases[index], outcome)
@@ -105,7 +107,7 @@ class ParityWorkers:
         # Not the kernels: which runtime they load is settled when a worker selects its backend.
         reference_module = self.targets.reference.partition(":")[0]
         preload = ("torch", "harness.run.judge", reference_module)
-        return WorkerPool(setup, self.jobs, self.limits, preload)
+        return WorkerPool(setup, self.jobs, self.limits, preload, self.environments)
 
     def _answer_of(self, case: Case, outcome: Outcome[_Answer]) -> _Answer:
         """A result also where the worker could not give one."""

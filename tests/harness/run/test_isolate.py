@@ -146,3 +146,23 @@ def test_limits_and_sizes_that_mean_nothing_are_refused() -> None:
         Limits(time_limit_s=0)
     with pytest.raises(UsageError, match="0 workers"):
         WorkerPool(unruly.setup, 0)
+
+
+def test_each_worker_has_an_environment_of_its_own_and_its_successor_takes_it_over() -> None:
+    slots = [{"NEURON_RT_VISIBLE_CORES": "4"}, {"NEURON_RT_VISIBLE_CORES": "5"}]
+    pool: WorkerPool[str, object] = WorkerPool(unruly.setup, 2, LIMITS, environments=slots)
+    ask = "environment:NEURON_RT_VISIBLE_CORES"
+    with pool:
+        seen = {outcome for _, outcome in pool.run([ask] * 12)}
+        assert seen <= {Finished("4"), Finished("5")}
+        list(pool.run([f"die:{signal.SIGKILL.value}"] * 2))
+        again = [outcome for _, outcome in pool.run(["sleep:0.2", ask, "sleep:0.2", ask, ask])]
+        held = [worker.environment for worker in pool._workers]
+    assert pool.num_replaced == 2
+    assert {o for o in again if o != Finished(None)} <= {Finished("4"), Finished("5")}
+    assert sorted(environment["NEURON_RT_VISIBLE_CORES"] for environment in held) == ["4", "5"]
+
+
+def test_too_few_environments_are_refused() -> None:
+    with pytest.raises(UsageError, match="2 workers, 1 environments"):
+        WorkerPool(unruly.setup, 2, LIMITS, environments=[{"A": "1"}])

@@ -50,6 +50,8 @@ def _obey(task: str) -> object:
             raise UsageError(argument)
         case "hoard":
             return len(bytearray(int(argument)))
+        case "environment":
+            return os.environ.get(argument, "")
         case "threads":
             return torch.get_num_threads()
     return None
