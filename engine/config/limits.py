@@ -12,6 +12,14 @@ __all__ = ["EngineLimits", "resolve_limits"]
 
 _TINY_HIDDEN = 2048
 _DEFAULT_NUM_SEQS = 8
+_ZERO_IS_DEFAULT = (
+    "max_model_len",
+    "max_num_batched_tokens",
+    "token_bucket",
+    "page_size",
+    "num_kv_blocks",
+    "num_threads",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,7 @@ def resolve_limits(settings: EngineSettings, config: ModelConfig) -> EngineLimit
     Raises:
         UsageError: names the field, its value and its limit.
     """
+    _refuse_negative(settings)
     tiny = config.hidden_size < _TINY_HIDDEN
     page_size = settings.page_size or (8 if tiny else 128)
     for ratio in set(config.ratios) - {0}:
@@ -87,6 +96,13 @@ def resolve_limits(settings: EngineSettings, config: ModelConfig) -> EngineLimit
     )
 
 
+def _refuse_negative(settings: EngineSettings) -> None:
+    for name in _ZERO_IS_DEFAULT:
+        value = getattr(settings, name)
+        if value < 0:
+            raise UsageError(f"{name}={value}: it is positive, or 0 for the default")
+
+
 def _backtrack(settings: EngineSettings, config: ModelConfig) -> int:
     if not settings.speculative:
         return 0
@@ -101,8 +117,6 @@ def _context_buckets(settings: EngineSettings, defaults: tuple[int, ...]) -> tup
     if min(given) < 1 or list(given) != sorted(set(given)):
         raise UsageError(f"context_buckets={given}: ascending positive lengths are needed")
     limit = settings.max_model_len
-    if limit < 0:
-        raise UsageError(f"max_model_len={limit}: it is positive, or 0 for the default")
     if limit == 0:
         return given
     if settings.context_buckets and given[-1] > limit:

@@ -7,7 +7,7 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -57,7 +57,7 @@ def interpret(
     with contextlib.ExitStack() as stack:
         sink = None
         if trace is not None:
-            sink = stack.enter_context(open(trace, "w", encoding="utf-8"))
+            sink = stack.enter_context(_opened_trace(trace))
 
         def on_launch(launch: LaunchSummary) -> None:
             if summary:
@@ -78,6 +78,13 @@ def interpret(
                 frames = frames.tb_next
             traceback.print_exception(type(error), error, frames or error.__traceback__)
             raise typer.Exit(1) from error
+
+
+def _opened_trace(file: Path) -> TextIO:
+    try:
+        return file.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--trace {file}: cannot be written ({error.strerror})") from error
 
 
 def _constants(file: Path | None) -> Calibration | None:

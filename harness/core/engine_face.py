@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -68,8 +69,10 @@ class EngineSettings:
             raise UsageError(f"cp={self.cp} ep={self.ep}: cp is at least 1, ep at least 0")
         if self.fp8_max not in (0, 240, 448):
             raise UsageError(f"fp8_max={self.fp8_max}: choose 240, 448 or 0 for the mode's own")
-        if self.time_limit_s <= 0:
-            raise UsageError(f"time_limit_s={self.time_limit_s}: a time limit is positive")
+        if not 0 < self.time_limit_s < math.inf:
+            raise UsageError(
+                f"time_limit_s={self.time_limit_s}: a time limit is positive and finite"
+            )
         if self.speculative not in ("", "dspark"):
             raise UsageError(f"speculative={self.speculative!r}: choose 'dspark' or nothing")
         if self.device not in ("cpu", "neuron"):

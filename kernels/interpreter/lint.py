@@ -21,6 +21,7 @@ call in the same file. Host code beside them is left alone.
 from __future__ import annotations
 
 import ast
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from kernels.interpreter.portability.scope import scope_findings
 from kernels.interpreter.portability.source import KernelSource
 from kernels.interpreter.portability.syntax import syntax_findings
 
-__all__ = ["Finding", "lint_path", "lint_source"]
+__all__ = ["Finding", "lint_path", "lint_source", "python_files"]
 
 
 _INTERPRETER = Path(__file__).resolve().parent
@@ -60,9 +61,13 @@ def lint_source(path: str | Path) -> list[Finding]:
 
     Raises:
         OSError: the file cannot be read.
-        SyntaxError: it is no Python.
+        SyntaxError: it is no Python, or not in the encoding it declares (UTF-8 without one).
     """
-    text = Path(path).read_text(encoding="utf-8")
+    try:
+        with tokenize.open(path) as file:
+            text = file.read()
+    except UnicodeDecodeError as error:
+        raise _undecodable(Path(path), error) from error
     source = KernelSource(ast.parse(text, filename=str(path)))
     found = [
         Finding(str(path), line, code, message)
@@ -72,12 +77,24 @@ def lint_source(path: str | Path) -> list[Finding]:
     return sorted(set(found))
 
 
+def _undecodable(path: Path, error: UnicodeDecodeError) -> SyntaxError:
+    # The error counts within the chunk that was being read; the file is asked for the line.
+    content = path.read_bytes()
+    try:
+        content.decode(error.encoding)
+        line = 1
+    except UnicodeDecodeError as found:
+        line = content.count(b"\n", 0, found.start) + 1
+    return SyntaxError(f"not {error.encoding} ({error.reason})", (str(path), line, None, None))
+
+
 def lint_path(path: str | Path) -> list[Finding]:
-    """Findings of a file, or of every .py file below a folder but the interpreter itself."""
-    return [finding for file in _python_files(Path(path)) for finding in lint_source(file)]
+    """Findings of a file, or of every file of `python_files` below a folder."""
+    return [finding for file in python_files(Path(path)) for finding in lint_source(file)]
 
 
-def _python_files(path: Path) -> Iterator[Path]:
+def python_files(path: Path) -> Iterator[Path]:
+    """A file itself, or every .py file below a folder but those of the interpreter."""
     if path.is_dir():
         for file in sorted(path.rglob("*.py")):
             if _INTERPRETER not in file.resolve().parents:

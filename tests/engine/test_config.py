@@ -201,6 +201,13 @@ def test_max_model_len_is_the_implicit_last_bucket() -> None:
         ({"context_buckets": (64, 32)}, "ascending"),
         ({"context_buckets": (64,), "max_model_len": 32}, "none may exceed max_model_len=32"),
         ({"max_model_len": 5000}, "the model has 4096 positions"),
+        ({"max_model_len": -1}, "max_model_len=-1: it is positive, or 0"),
+        ({"max_num_batched_tokens": -1}, "max_num_batched_tokens=-1: it is positive, or 0"),
+        ({"token_bucket": -1}, "token_bucket=-1"),
+        ({"page_size": -2}, "page_size=-2"),
+        ({"num_kv_blocks": -1}, "num_kv_blocks=-1"),
+        ({"num_threads": -1}, "num_threads=-1"),
+        ({"time_limit_s": float("nan")}, "time_limit_s=nan: a time limit is positive and finite"),
     ],
 )
 def test_limits_that_contradict_one_another_are_refused(

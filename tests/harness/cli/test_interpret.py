@@ -99,3 +99,38 @@ def test_lint_of_nothing_or_of_no_python_is_wrong_usage(
         main(["lint", str(path)])
     assert ended.value.code == 2
     assert str(path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"x = '\xff'\n", b"\n\n# fine\nx = '\xff'\n", b"x = 0\0\n"])
+def test_lint_of_a_file_that_is_not_utf8_names_the_file(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_bytes(content)
+    with pytest.raises(SystemExit) as ended:
+        main(["lint", str(path)])
+    assert ended.value.code == 2
+    line = 1 + content.partition(b"\xff")[0].count(b"\n") if b"\xff" in content else 1
+    assert f"{path}: line {line} is" in capsys.readouterr().err
+
+
+def test_lint_of_a_folder_without_python_is_vacuous(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("no kernel", encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main(["lint", str(tmp_path)])
+    assert ended.value.code == 4
+    said = capsys.readouterr()
+    assert f"{tmp_path}: no .py file" in said.err
+    assert said.out == ""
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_the_script_runs(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('ran')\n", encoding="utf-8")
+    run = _interpret("--trace", str(tmp_path / "none" / "x.jsonl"), "--", str(script))
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert "--trace" in run.stderr
+    assert "cannot be written" in run.stderr
