@@ -114,13 +114,14 @@ def _cases(table: Table, ops: tuple[str, ...]) -> Iterator[Case]:
     dtypes = _choices(table, "dtype", _DTYPES, "bfloat16")
     seeds = table.many("seed", int, (0,))
     probe = table.one("probe", bool, False)
+    lnc = table.one("lnc", int, 0)
     scalars = _scalars(table.table("scalars"))
     table.has("tier")
     table.close()
     for family, layout, dtype, seed in itertools.product(families, layouts, dtypes, seeds):
         for values in itertools.product(*lengths):
             axes = dict(zip(letters, values, strict=True))
-            made = (op, axes, dtype, family, seed, layout, scalars, probe)
+            made = (op, axes, dtype, family, seed, layout, scalars, probe, lnc)
             yield table.build("axes", partial(Case, *made))
 
 

@@ -9,10 +9,12 @@ from contextlib import AbstractContextManager
 from harness.core.errors import UsageError
 
 __all__ = [
+    "CORES",
     "COUNTERS",
     "POISON",
     "SELECT",
     "launch_counters",
+    "on_cores",
     "poisoned",
     "select_backend",
     "select_on_one_core",
@@ -23,6 +25,7 @@ __all__ = [
 SELECT = f"{__name__}:select_backend"
 POISON = f"{__name__}:poisoned"
 COUNTERS = f"{__name__}:launch_counters"
+CORES = f"{__name__}:on_cores"
 
 _BACKEND_VARIABLE = "NEURON_HARNESS_BACKEND"
 _LNC_VARIABLE = "NEURON_LOGICAL_NC_CONFIG"
@@ -78,6 +81,13 @@ def poisoned(value: float) -> AbstractContextManager[bool]:
     from kernels.launch import poisoned as poisoned_launches
 
     return poisoned_launches(value)
+
+
+def on_cores(degree: int) -> AbstractContextManager[None]:
+    """Launches inside the block use this many physical cores."""
+    from kernels.launch import lnc_selected
+
+    return lnc_selected(degree)
 
 
 def launch_counters() -> Mapping[str, float]:

@@ -52,6 +52,7 @@ class Case:
         layout: "contiguous", "transposed", "strided", "offset" or "expanded".
         scalars: the op's scalar arguments.
         probe: whether null solutions are judged on this case.
+        lnc: physical cores a launch of this case, 1 or 2; 0 leaves it to the run.
     """
 
     op: str
@@ -62,6 +63,7 @@ class Case:
     layout: str = "contiguous"
     scalars: Mapping[str, float | int | str | bool] = field(default_factory=dict)
     probe: bool = False
+    lnc: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "axes", MappingProxyType(dict(self.axes)))
@@ -69,6 +71,8 @@ class Case:
         for name, length in self.axes.items():
             if length < 0:
                 raise UsageError(f"{self.op}: axis {name} has length {length}")
+        if self.lnc not in (0, 1, 2):
+            raise UsageError(f"{self.op}: lnc={self.lnc}: a logical core has 1 or 2 cores")
         for part in (self.op, self.dtype, self.family, self.layout, *self.axes):
             if not _PART.match(part):
                 raise UsageError(f"{self.op}: {part!r} cannot be part of a case id")
@@ -85,6 +89,7 @@ class Case:
                 self.layout,
                 dict(self.scalars),
                 self.probe,
+                self.lnc,
             ),
         )
 
@@ -97,5 +102,7 @@ class Case:
             parts.append(self.family)
         if self.layout != "contiguous":
             parts.append(self.layout)
+        if self.lnc:
+            parts.append(f"lnc{self.lnc}")
         parts.append(f"s{self.seed}")
         return "/".join(parts)

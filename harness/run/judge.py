@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from harness.run.nulls import NullReport, judge_nulls
 from harness.run.shrink import shrunk
 from harness.run.verdict import Expected, Verdict, judge_outputs
 
-__all__ = ["Judge", "ToleranceTable", "Trial"]
+__all__ = ["Cores", "Judge", "ToleranceTable", "Trial"]
 
+Cores = Callable[[int], AbstractContextManager[object]]
 ToleranceTable = Mapping[str, Mapping[str, Tolerance]]  # op -> output -> budget
 
 _WITHOUT_BUNDLE = (OpStatus.PASS, OpStatus.SKIPPED, OpStatus.UNSUPPORTED)
@@ -49,6 +51,8 @@ class Judge:
         tolerances: op -> output -> budget.
         backend: name kept in the results.
         poison, counters: see `Candidate`.
+        cores: `cores(n)` makes launches inside the block use n physical cores; without it a case
+            that names its cores is UNSUPPORTED, not run on others.
         repeat: calls whose outputs must be equal byte for byte; their times are kept.
         bundle_root: where a failing case leaves what replays it; None keeps nothing.
     """
@@ -62,6 +66,7 @@ class Judge:
     repeat: int = 1
     bundle_root: Path | None = None
     clock: Clock = field(default_factory=SystemClock)
+    cores: Cores | None = None
 
     def run(self, case: Case, arguments: Arguments | None = None) -> ParityResult:
         """The verdict on one case, on its own seeded inputs unless some are given.
@@ -108,6 +113,9 @@ class Judge:
         if op is None:
             message = f"the kernel table has no op {case.op}"
             return Trial(case, arguments, self._unjudged(case, OpStatus.UNSUPPORTED, message))
+        if case.lnc and self.cores is None:
+            message = f"{self.backend} cannot choose the {case.lnc} cores of this case"
+            return Trial(case, arguments, self._unjudged(case, OpStatus.UNSUPPORTED, message))
         tolerances = self.tolerances.get(case.op, {})
         expected = expected_of(case, arguments, self.reference, tolerances, numerics)
         if isinstance(expected, MissingGolden):
@@ -118,7 +126,9 @@ class Judge:
             vacuous = self._unjudged(case, OpStatus.VACUOUS, defect)
             return Trial(case, arguments, vacuous, expected)
         candidate = Candidate(op, numerics, self.clock, self.poison, self.counters)
-        attempts = _attempts(candidate, arguments, self.repeat)
+        on_cores = self.cores(case.lnc) if self.cores and case.lnc else nullcontext()
+        with on_cores:
+            attempts = _attempts(candidate, arguments, self.repeat)
         nulls = judge_nulls(expected, arguments) if case.probe else NullReport({})
         result = self._judged(case, _verdict_on(attempts, expected), attempts, nulls)
         return Trial(case, arguments, result, expected, attempts[0].outputs)

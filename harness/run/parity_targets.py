@@ -21,6 +21,7 @@ class ParityTargets:
         reference, kernels: OpTables; the kernels' may be partial.
         select_backend: called with the backend's name before anything runs; "" for none.
         poison, counters: see harness.run.candidate.Candidate; "" for none.
+        cores: see harness.run.judge.Judge; "" for none.
     """
 
     reference: str
@@ -28,6 +29,7 @@ class ParityTargets:
     select_backend: str = ""
     poison: str = ""
     counters: str = ""
+    cores: str = ""
 
     def judge(
         self,
@@ -54,6 +56,7 @@ class ParityTargets:
             counters=resolve_target(self.counters) if self.counters else None,
             repeat=repeat,
             bundle_root=bundle_root,
+            cores=resolve_target(self.cores) if self.cores else None,
         )
 
 

@@ -227,3 +227,22 @@ def test_an_unknown_suite_is_answered_with_near_names() -> None:
         load_op_suite("rmsnorm")
     with pytest.raises(UsageError, match="suite kind 'op' is not known; did you mean ops"):
         list_suites("op")
+
+
+def test_every_op_is_judged_on_two_cores_with_one_row_and_an_odd_share(
+    all_suites: dict[str, OpSuite],
+) -> None:
+    for op in sorted(OP_SHEET):
+        rows = {
+            case.axes["T"]
+            for suite in all_suites.values()
+            for case in suite.cases_of("smoke" if op in DEMO_OPS else "default")
+            if case.op == op and case.lnc == 2
+        }
+        shares = {T // 2 for T in rows} if op == "compress_pool" else rows  # two rows a group
+        assert 1 in shares and any(share > 1 and share % 2 for share in shares), op
+
+
+def test_a_case_on_other_than_one_or_two_cores_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="lnc=3"):
+        _load(tmp_path, MINIMAL + "lnc = 3\n")

@@ -25,7 +25,9 @@ def judged(wrong: WrongKernel) -> tuple[OpStatus, str]:
     suite = load_op_suite(wrong.op)
     with backend_selected("interpret"), lnc_selected(wrong.lnc), loaded(wrong) as op:
         table = OpTable({wrong.op: op}, fp8_max=240)
-        judge = Judge(REFERENCE, table, suite.tolerances, "interpret", poison=poisoned)
+        judge = Judge(
+            REFERENCE, table, suite.tolerances, "interpret", poison=poisoned, cores=lnc_selected
+        )
         for case in suite.cases_of("default"):
             if case.op != wrong.op:
                 continue

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli.main import main
-from harness.cli.parity import PRESETS, select_cases
-from harness.core.errors import UsageError
+from harness.cli.parity import PRESETS, Selection, select_cases
+from harness.core.errors import UsageError, VacuousError
 from harness.core.record import RunRecord
 from harness.run.bundle import read_bundle
 from harness.run.store import read_ledger
@@ -196,3 +196,13 @@ def test_ctrl_c_keeps_what_is_finished_and_ends_every_worker(suite: Path, tmp_pa
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
     assert [record.key for record in _records(out)] == ["rms_norm/T2-d64/bfloat16/s0"]
+
+
+def test_the_tiny_preset_judges_every_op_on_two_cores_unless_one_is_asked_for() -> None:
+    selection = select_cases([], [], "tiny", "")
+    on_two = {case.op for case in selection.cases if case.lnc == 2}
+    assert on_two == set(PRESETS["tiny"][0])
+    assert not any(case.lnc == 2 for case in selection.on_cores(1).cases)
+    assert selection.on_cores(2) == selection
+    with pytest.raises(VacuousError, match="--lnc 1"):
+        Selection(tuple(c for c in selection.cases if c.lnc), {}).on_cores(1)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -172,3 +176,22 @@ def test_an_op_that_launches_no_kernel_is_no_pass() -> None:
     result = judge.run(small_case("rms_norm"))
     assert result.status is OpStatus.UNSUPPORTED
     assert result.message == "no kernel was launched on interpret"
+
+
+def test_a_case_that_names_its_cores_runs_on_them_or_not_at_all() -> None:
+    case = replace(small_case("rms_norm"), lnc=2)
+    result = Judge(TABLE, TABLE, TOLERANCES, "fake").run(case)
+    assert result.status is OpStatus.UNSUPPORTED
+    assert "2 cores" in result.message
+    asked: list[int] = []
+
+    @contextmanager
+    def cores(degree: int) -> Iterator[None]:
+        asked.append(degree)
+        yield
+
+    judge = Judge(TABLE, TABLE, TOLERANCES, "fake", cores=cores)
+    assert judge.run(case).status is OpStatus.PASS
+    assert judge.run(small_case("rms_norm")).status is OpStatus.PASS
+    assert asked == [2]
+    assert "/lnc2/" in case.case_id
