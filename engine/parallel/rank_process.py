@@ -26,6 +26,7 @@ from engine.parallel.group import Group
 from engine.parallel.ring import CollectiveRing
 from engine.worker import Worker
 from harness.core.engine_face import EngineSettings
+from harness.core.child_processes import remove_temporary_directory_of_parent
 from harness.core.errors import InputError
 
 __all__ = ["RankSpec", "rank_main"]
@@ -143,6 +144,7 @@ def _die_with_parent(lifeline: Connection) -> None:
     if sys.platform == "linux":
         # The forkserver is this process's parent and ends when nobody holds its lifeline, of
         # which every child gets a copy: give it back, or a stopped rank would keep it alive.
+        remove_temporary_directory_of_parent()
         alive_fd = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
         if alive_fd is not None:
             os.close(alive_fd)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import typer
 
+from harness.core.child_processes import end_fork_server_at_exit
 from harness.core.errors import ExitCode, HarnessError
 
 __all__ = ["COMMANDS", "build_app", "main"]
@@ -65,8 +70,10 @@ def build_app() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. Exits with a code of measurement.md §6; a user's mistake has no traceback."""
+    end_fork_server_at_exit()
     try:
-        build_app()(args=list(arguments) if arguments is not None else None, prog_name=None)
+        with _terminated_like_interrupted():
+            build_app()(args=list(arguments) if arguments is not None else None, prog_name=None)
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -78,8 +85,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(ExitCode.INTERNAL)
 
 
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM takes the way of Ctrl-C: ranks and workers end, temporary files go."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one would cut the cleaning short
+        raise KeyboardInterrupt("SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _save_traceback() -> str:
     handle, path = tempfile.mkstemp(prefix="neuron-harness-", suffix=".traceback.txt")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         traceback.print_exc(file=file)
     return path
+
+
+if __name__ == "__main__":
+    main()

@@ -22,6 +22,7 @@ from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any, Generic, Self, TypeVar
 
+from harness.core.child_processes import remove_temporary_directory_of_parent
 from harness.core.errors import (
     ExitCode,
     HarnessError,
@@ -323,6 +324,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
+        remove_temporary_directory_of_parent()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
