@@ -9,6 +9,7 @@ import torch
 
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
+from engine.ops import OpObserver
 from engine.shapes.plan import StepCounter
 from engine.weights.checkpoint import MetaCheckpoint
 from engine.weights.layout import RankLayout
@@ -38,13 +39,18 @@ def step_calls(
     found: dict[OpCall, None] = {}
     for name, num_rows, start in _steps(limits):
         seen: list[OpCall] = []
-        counter.ops.observer = lambda op, arguments, _, seen=seen: seen.append(  # type: ignore[misc]
-            OpCall(op, tuple(map(_described, arguments)))
-        )
+        counter.ops.observer = _observer(seen)
         counter.count(name, num_rows, start)
         for call in seen:
             found.update(dict.fromkeys(_variants(call, name, config)))
     return tuple(found)
+
+
+def _observer(seen: list[OpCall]) -> OpObserver:
+    def observe(op: str, arguments: tuple[Any, ...], result: Any) -> None:  # noqa: ARG001
+        seen.append(OpCall(op, tuple(map(_described, arguments))))
+
+    return observe
 
 
 def _steps(limits: EngineLimits) -> Iterator[tuple[str, int, int]]:

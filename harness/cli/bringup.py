@@ -206,10 +206,12 @@ def _one_layer(plan: BringupPlan) -> tuple[tuple[str, ...], ...]:
 def _slice(plan: BringupPlan) -> tuple[tuple[str, ...], ...]:
     layers, experts = _slice_shape(plan)
     place = plan.work / "slice"
-    cut = ("checkpoint", "slice", str(plan.checkpoint), str(place))
-    cut = (*cut, "--layers", layers, "--experts", experts, "--reuse")
-    if plan.engram_vocab_size:
-        cut = (*cut, "--engram-vocab-size", str(plan.engram_vocab_size))
+    table = plan.engram_vocab_size
+    cut = (
+        *("checkpoint", "slice", str(plan.checkpoint), str(place)),
+        *("--layers", layers, "--experts", experts, "--reuse"),
+        *(("--engram-vocab-size", str(table)) if table else ()),
+    )
     verify = ("checkpoint", "verify", str(place))
     return (cut, verify, _tokens(plan, "slice", place, "tiny-A", plan.cp))
 
