@@ -109,6 +109,7 @@ def _pair(table: Table, settings: dict[str, EngineSettings]) -> TokenPair:
         "oracle": named("oracle", table.one("oracle", str)),
         "judge": table.one("judge", str),
         "logit_bound": table.one("logit_bound", float) if table.has("logit_bound") else None,
+        "batch": table.one("batch", int, 1),
         "noise": tuple(named("noise", name) for name in table.many("noise", str, ())),
     }
     table.close()

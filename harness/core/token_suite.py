@@ -114,6 +114,8 @@ class TokenPair:
             where the bound comes from the noise.
         noise: settings that differ from the oracle only in the order of its sums (cp, chunk);
             their distance to the oracle is the noise N. Only and always under "near_tie".
+        batch: prompts the candidate continues in one call, in the suite's order; the oracle
+            always continues one alone. From 2 on both may be the same setting.
     """
 
     name: str
@@ -122,11 +124,14 @@ class TokenPair:
     judge: Judge
     logit_bound: float | None = None
     noise: tuple[EngineSettings, ...] = ()
+    batch: int = 1
 
     def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise UsageError(f"pair {self.name!r}: batch={self.batch}; it is at least 1")
         if self.judge not in ("equal", "near_tie"):
             raise UsageError(f"pair {self.name!r}: judge {self.judge!r} is 'equal' or 'near_tie'")
-        if self.candidate == self.oracle:
+        if self.candidate == self.oracle and self.batch == 1:
             raise UsageError(f"pair {self.name!r}: candidate and oracle are the same setting")
         if (self.judge == "equal") != (self.logit_bound is not None):
             raise UsageError(f"pair {self.name!r}: judge 'equal', and only it, has a logit_bound")

@@ -60,6 +60,8 @@ class _Evidence:
     continuations: dict[tuple[EngineSettings, str], _Continuation] = field(default_factory=dict)
     # (setting, setting whose ids it was forced along, prompt) -> logits
     forced: dict[tuple[EngineSettings, EngineSettings, str], Logits] = field(default_factory=dict)
+    # (setting, prompts in one call, prompt) -> what it said among the others
+    batched: dict[tuple[EngineSettings, int, str], _Continuation] = field(default_factory=dict)
     failures: dict[EngineSettings, SettingFailure] = field(default_factory=dict)
 
 
@@ -183,6 +185,10 @@ def _visit(
             for prompt in prompts:
                 heard = prompt.name
                 _hear(engine, settings, prompt, guides, generates, evidence)
+            for pair in served:
+                if settings == pair.candidate and pair.batch > 1:
+                    heard = ""
+                    _hear_batches(engine, pair, prompts, evidence)
     except Exception as error:
         evidence.failures[settings] = failure_of(error, settings, heard)
 
@@ -208,6 +214,29 @@ def _hear(
             evidence.forced[key] = np.asarray(logits[len(ids) - 1 :])
 
 
+def _hear_batches(
+    engine: EngineFace, pair: TokenPair, prompts: Sequence[Prompt], evidence: _Evidence
+) -> None:
+    """Let the candidate continue several prompts at once; each keeps as many tokens as it asks."""
+    for first in range(0, len(prompts), pair.batch):
+        group = prompts[first : first + pair.batch]
+        generations = engine.generate(
+            [prompt.token_ids(engine.vocab_size) for prompt in group],
+            max_tokens=max(prompt.max_tokens for prompt in group),
+            ignore_eos=True,
+            want_logits=True,
+        )
+        facts = dict(engine.facts())
+        for prompt, said in zip(group, generations, strict=True):
+            assert said.logits is not None
+            evidence.batched[pair.candidate, pair.batch, prompt.name] = _Continuation(
+                said.token_ids[: prompt.max_tokens],
+                np.asarray(said.logits)[: prompt.max_tokens],
+                facts,
+                dict(said.counters),
+            )
+
+
 def _generate(engine: EngineFace, prompt: Prompt, ids: tuple[int, ...]) -> _Continuation:
     (generation,) = engine.generate(
         [ids], max_tokens=prompt.max_tokens, ignore_eos=True, want_logits=True
@@ -227,8 +256,7 @@ def _complete(pair: TokenPair, suite: TokenSuite, evidence: _Evidence) -> bool:
     if pair.oracle in evidence.failures:
         return True
     return all(
-        settings in evidence.failures
-        or all((settings, pair.oracle, one.name) in evidence.forced for one in suite.prompts)
+        settings in evidence.failures or _heard(settings, pair, suite.prompts, evidence)
         for settings in (pair.oracle, pair.candidate, *pair.noise)
     )
 
@@ -238,9 +266,11 @@ def _heard(
 ) -> bool:
     """Whether a setting has said all that a pair needs from it."""
     generates = settings in (pair.oracle, pair.candidate)
+    batched = settings == pair.candidate and pair.batch > 1
     return all(
         (settings, pair.oracle, prompt.name) in evidence.forced
         and (not generates or (settings, prompt.name) in evidence.continuations)
+        and (not batched or (settings, pair.batch, prompt.name) in evidence.batched)
         for prompt in prompts
     )
 
@@ -252,8 +282,16 @@ def _judge_pair(pair: TokenPair, suite: TokenSuite, evidence: _Evidence) -> list
     noise = None if pair.strict else _noise(pair, suite, evidence)
     sides = [
         (
-            _transcript(pair.oracle, pair, prompt, evidence),
-            _transcript(pair.candidate, pair, prompt, evidence),
+            _transcript(
+                pair,
+                pair.oracle,
+                prompt,
+                evidence.continuations[pair.oracle, prompt.name],
+                evidence,
+            ),
+            _transcript(
+                pair, pair.candidate, prompt, _candidate_said(pair, prompt, evidence), evidence
+            ),
         )
         for prompt in suite.prompts
     ]
@@ -281,10 +319,19 @@ def _noise(pair: TokenPair, suite: TokenSuite, evidence: _Evidence) -> float:
     return max(noise_of(list(zip(forced, other, strict=True))) for other in (free, *others))
 
 
+def _candidate_said(pair: TokenPair, prompt: Prompt, evidence: _Evidence) -> _Continuation:
+    if pair.batch > 1:
+        return evidence.batched[pair.candidate, pair.batch, prompt.name]
+    return evidence.continuations[pair.candidate, prompt.name]
+
+
 def _transcript(
-    settings: EngineSettings, pair: TokenPair, prompt: Prompt, evidence: _Evidence
+    pair: TokenPair,
+    settings: EngineSettings,
+    prompt: Prompt,
+    said: _Continuation,
+    evidence: _Evidence,
 ) -> Transcript:
-    said = evidence.continuations[settings, prompt.name]
     return Transcript(
         token_ids=said.token_ids,
         generated_logits=said.logits,

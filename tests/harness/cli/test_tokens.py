@@ -139,3 +139,12 @@ def test_goldens_are_kept_and_refused_when_damaged(
     entry.write_bytes(entry.read_bytes()[:100])
     assert command(*again) == 2
     assert "a damaged golden; delete it" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", ["chunks", "batches"])
+def test_the_shipped_strict_suites_match(command, checkpoint, tmp_path, capsys, suite):
+    code = command("tokens", "--suite", suite, "--checkpoint", checkpoint, "--out", tmp_path)
+    printed = capsys.readouterr().out
+    assert code == 0, printed
+    assert printed.count("MATCH") == 21

@@ -292,3 +292,52 @@ def test_progress_tells_every_setting():
         ("exact cp=2 ops=references", 1, 2),
         ("judged", 2, 2),
     ]
+
+
+def batched_suite(batch=2, prompts=(SHORT, LONG)):
+    pair = TokenPair("batch", ONE, ONE, "equal", logit_bound=0.0, batch=batch)
+    return TokenSuite("test", "tiny-A", prompts, (pair,))
+
+
+def test_a_setting_is_judged_among_others_against_itself_alone():
+    world = FakeWorld()
+    matches = judged(batched_suite(), world)
+    assert [match.status for match in matches.values()] == [RunStatus.MATCH] * 2
+    assert world.opened == [ONE]
+    # Each prompt alone and scored, then both in one call.
+    assert [call for _, call in world.calls] == ["generate", "score"] * 2 + ["generate"]
+
+
+def test_what_differs_only_among_others_is_found():
+    world = FakeWorld()
+
+    def logits(asked, prefix):
+        among_others = sum(call == (ONE, "generate") for call in world.calls) == 3
+        wrong = among_others and len(prefix) == 3 + 4
+        return clean_logits(asked, prefix) + (1e-9 if wrong else 0.0) * np.eye(16)[0]
+
+    world.logits = logits
+    matches = judged(batched_suite(), world)
+    assert matches["batch/short"].status is RunStatus.DIVERGED
+    assert matches["batch/short"].first_changed == 4
+    assert matches["batch/long"].status is RunStatus.MATCH
+
+
+def test_prompts_that_ask_for_fewer_tokens_keep_fewer():
+    short = Prompt("brief", max_tokens=2, ids=(3, 5, 7))
+    matches = judged(batched_suite(3, (short, LONG)), FakeWorld())
+    assert [match.num_generated for match in matches.values()] == [2, 9]
+    assert {match.status for match in matches.values()} == {RunStatus.MATCH}
+
+
+def test_a_rank_that_fails_among_others_is_a_status_of_the_pair():
+    world = FakeWorld()
+    world.break_at(ONE, 5, crash())
+    assert {match.status for match in judged(batched_suite(), world).values()} == {RunStatus.CRASH}
+
+
+def test_one_setting_alone_is_no_pair():
+    with pytest.raises(UsageError, match="the same setting"):
+        TokenPair("batch", ONE, ONE, "equal", logit_bound=0.0)
+    with pytest.raises(UsageError, match="batch=0"):
+        TokenPair("batch", ONE, TWO, "equal", logit_bound=0.0, batch=0)
