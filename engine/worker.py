@@ -19,6 +19,7 @@ from engine.device.ops import ops_for_device
 from engine.device.placement import on_device
 from engine.engram.hashing import EngramHash
 from engine.engram.token_map import load_token_map
+from engine.graphs.region_times import RegionTimes
 from engine.model.base import Runtime
 from engine.model.context import StepContext
 from engine.model.draft import Draft, Proposal
@@ -93,6 +94,7 @@ class Worker:
 
     Attributes:
         last_proposal: tensors of the last `propose`, for inspection.
+        region_times: once `start_region_timing` was called.
 
     Raises:
         InputError: the checkpoint does not fit its configuration.
@@ -132,6 +134,7 @@ class Worker:
         # A draft block may reach past the longest sequence.
         self.model = Transformer(runtime, self.weights, limits.max_model_len + limits.backtrack)
         self.last_proposal: Proposal | None = None
+        self.region_times: RegionTimes | None = None
         self._sampler = Greedy(runtime, self.layout.vocab_span(config.vocab_size))
         self.draft: Draft | None = None
         if self.weights.draft is not None:
@@ -143,6 +146,12 @@ class Worker:
             self.device,
             num_draft_stages=len(self.weights.draft.blocks) if self.weights.draft else 0,
         )
+
+    def start_region_timing(self) -> None:
+        """Time regions and sub-regions of all further steps; once is enough."""
+        if self.region_times is None:
+            self.region_times = RegionTimes()
+            self.model.time_regions(self.region_times)
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """Run one step: caches are written, ids of the wanted rows returned.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from engine.config.model import LayerRole
+from engine.graphs.region_times import RegionTimes, kind_of_layer
 from engine.model.attention import Attention
 from engine.model.base import Runtime
 from engine.model.context import StepContext
@@ -46,6 +49,18 @@ class Block:
         self._attention = Attention(runtime, role, weights.attention)
         self._moe = Moe(runtime, role.layer_id, experts, weights.moe)
         self._engram = Engram(runtime, role, weights.engram) if weights.engram else None
+
+    def time_regions(self, times: RegionTimes) -> None:
+        """Time this layer and its parts from now on."""
+        kind = kind_of_layer(self._role)
+        self.run = times.timed(kind, "", self.run)  # type: ignore[method-assign]
+        for name, part in self._parts():
+            part.run = times.timed(kind, name, part.run)
+
+    def _parts(self) -> list[tuple[str, Any]]:
+        """Sub-regions by name; each has a `run`."""
+        parts = [("engram", self._engram), ("attention", self._attention), ("experts", self._moe)]
+        return [(name, part) for name, part in parts if part is not None]
 
     def run(
         self, streams: torch.Tensor, pre: torch.Tensor, step: StepContext

@@ -8,6 +8,7 @@ import torch
 
 from engine.cache.state import CacheState
 from engine.cache.step_inputs import StepInputs
+from engine.graphs.region_times import RegionTimes
 from engine.model.base import Runtime
 from engine.model.block import Block
 from engine.model.context import Selection, StepContext
@@ -46,6 +47,17 @@ class Transformer:
             weights.embed.device,
         )
         self.stream_hook: StreamHook | None = None
+
+    def time_regions(self, times: RegionTimes) -> None:
+        """Time embedding, every layer by kind, and head from now on."""
+        self.first_streams = times.timed(  # type: ignore[method-assign]
+            "embedding", "", self.first_streams
+        )
+        for block in self._blocks:
+            block.time_regions(times)
+        self.local_logits = times.timed(  # type: ignore[method-assign]
+            "head", "", self.local_logits
+        )
 
     def context(self, inputs: StepInputs, state: CacheState) -> StepContext:
         """What the layers of a step share."""

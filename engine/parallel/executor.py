@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
+from engine.graphs.region_times import report_regions, wants_region_timing
 from engine.parallel.group import SoloGroup
 from engine.parallel.lockstep import Lockstep
 from engine.schedule.plan import DraftPlan, StepPlan
@@ -58,6 +59,8 @@ class SoloExecutor:
 
     def __init__(self, settings: EngineSettings, config: ModelConfig, limits: EngineLimits) -> None:
         self.worker = Worker(settings, config, limits, SoloGroup())
+        if wants_region_timing():
+            self.worker.start_region_timing()
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """See Executor."""
@@ -68,7 +71,8 @@ class SoloExecutor:
         return self.worker.propose(plan)
 
     def close(self) -> None:
-        """Nothing outlives the object."""
+        """Nothing outlives the object; region times are reported where they were asked for."""
+        report_regions(self.worker.region_times)
 
 
 class LockstepExecutor:
@@ -77,6 +81,8 @@ class LockstepExecutor:
     def __init__(self, settings: EngineSettings, config: ModelConfig, limits: EngineLimits) -> None:
         self._lockstep = Lockstep(settings.cp)
         self.workers = [Worker(settings, config, limits, group) for group in self._lockstep.groups]
+        if wants_region_timing():
+            self.workers[0].start_region_timing()
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """See Executor."""
@@ -88,4 +94,5 @@ class LockstepExecutor:
         return agreed_output(self._lockstep.run(lambda rank: self.workers[rank].propose(plan)))
 
     def close(self) -> None:
-        """Nothing outlives the object."""
+        """Nothing outlives the object; region times are reported where they were asked for."""
+        report_regions(self.workers[0].region_times)

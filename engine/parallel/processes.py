@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
+from engine.graphs.region_times import wants_region_timing
 from engine.parallel.executor import agreed_output
 from engine.parallel.failure import Failure, blame, hung_rank, ring_report
 from engine.parallel.rank_process import RankSpec, rank_main
@@ -66,6 +67,7 @@ class ProcessExecutor:
                     store_port=self._store.port,
                     num_threads=threads,
                     group_timeout_s=start_limit_s + 30.0,
+                    times_regions=rank == 0 and wants_region_timing(),
                 )
                 self._start(context, spec)
             self._collect(start_limit_s)

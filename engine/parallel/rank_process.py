@@ -22,11 +22,12 @@ from torch._C._distributed_c10d import TCPStore
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
 from engine.device.neuron import open_device
+from engine.graphs.region_times import report_regions
 from engine.parallel.group import Group
 from engine.parallel.ring import CollectiveRing
 from engine.worker import Worker
-from harness.core.engine_face import EngineSettings
 from harness.core.child_processes import remove_temporary_directory_of_parent
+from harness.core.engine_face import EngineSettings
 from harness.core.errors import InputError
 
 __all__ = ["RankSpec", "rank_main"]
@@ -41,6 +42,7 @@ class RankSpec:
     Attributes:
         store_port: of the parent's key-value store on the loopback interface.
         num_threads: torch threads.
+        times_regions: it reports times of regions when it stops (rank 0 of a timed run).
         group_timeout_s: after which a collective gives up; the parent's limit comes first.
     """
 
@@ -52,6 +54,7 @@ class RankSpec:
     store_port: int
     num_threads: int
     group_timeout_s: float
+    times_regions: bool = False
 
 
 class CollectiveError(RuntimeError):
@@ -113,6 +116,8 @@ def _serve(spec: RankSpec, connection: Connection, ring: CollectiveRing) -> None
     _join_group(spec, device.collective_backend)
     group = GatheringGroup(spec.rank, spec.size, ring)
     worker = Worker(spec.settings, spec.config, spec.limits, group, device)
+    if spec.times_regions:
+        worker.start_region_timing()
     connection.send(("ready", None))
     while True:
         method, plan = connection.recv()
@@ -120,6 +125,7 @@ def _serve(spec: RankSpec, connection: Connection, ring: CollectiveRing) -> None
             break
         answer = worker.propose(plan) if method == "propose" else worker.execute(plan)
         connection.send(("done", answer))
+    report_regions(worker.region_times)
     dist.destroy_process_group()
 
 
@@ -138,13 +144,13 @@ def _die_with_parent(lifeline: Connection) -> None:
 
     def watch() -> None:
         wait([lifeline])
+        remove_temporary_directory_of_parent()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
     if sys.platform == "linux":
         # The forkserver is this process's parent and ends when nobody holds its lifeline, of
         # which every child gets a copy: give it back, or a stopped rank would keep it alive.
-        remove_temporary_directory_of_parent()
         alive_fd = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
         if alive_fd is not None:
             os.close(alive_fd)
