@@ -31,7 +31,12 @@ def test_an_option_wins_over_its_variable() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("NEURON_NUM_KV_BLOCKS", "many"), ("ENFORCE_EAGER", "0"), ("NEURON_LOCAL_RANK", "3")],
+    [
+        ("NEURON_NUM_KV_BLOCKS", "many"),
+        ("ENFORCE_EAGER", "0"),
+        ("NEURON_LOCAL_RANK", "3"),
+        ("NEURON_MOE_CAPACITY", "64"),
+    ],
 )
 def test_a_variable_that_cannot_be_followed_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"DEEPINFER_{name}"):
