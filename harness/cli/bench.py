@@ -50,6 +50,7 @@ def _subjects() -> dict[str, Callable[[], list[Figure]]]:
     from harness.cli.benchmarks.decode import decode_figures
     from harness.cli.benchmarks.demo import demo_figures
     from harness.cli.benchmarks.interpreter import gemm_figures, overhead_figures
+    from harness.cli.benchmarks.parity import parity_figures
     from harness.cli.checkpoint_place import checkpoint_directory
 
     return {
@@ -57,6 +58,7 @@ def _subjects() -> dict[str, Callable[[], list[Figure]]]:
         "gemm": gemm_figures,
         "decode": lambda: decode_figures(checkpoint_directory("tiny-A", None)),
         "client": client_figures,
+        "parity": parity_figures,
         "demo": demo_figures,
     }
 

@@ -14,6 +14,7 @@ from harness.cli import kernel_backend
 from harness.cli.session import DEFAULT_OUT, console, progress_bar, recording
 from harness.core.case import Case, Tolerance
 from harness.core.errors import ExitCode, UsageError, VacuousError
+from harness.core.ops import OP_SHEET
 from harness.core.status import worst_exit_code
 from harness.core.suggest import near_names
 
@@ -42,6 +43,7 @@ PRESETS: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "smoke",
     ),
+    "all": (tuple(OP_SHEET), "default"),
 }
 
 
@@ -98,6 +100,8 @@ def parity(
     tier: Annotated[
         str, typer.Option(help="smoke, default, full or device; default: the preset's.")
     ] = "",
+    smoke: Annotated[bool, typer.Option("--smoke", help="Short for --tier smoke.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Short for --tier full.")] = False,
     backend: Annotated[str, typer.Option(help="interpret, simulate or device.")] = "interpret",
     jobs: Annotated[
         int, typer.Option(help="Worker processes; 0: one a core, or a NeuronCore.")
@@ -122,7 +126,7 @@ def parity(
         raise typer.Exit(_replay(replay, options, screen))
     if casts:
         raise typer.Exit(_casts(out, backend, screen))
-    selection = select_cases(suite or [], op or [], preset, tier).on_cores(lnc)
+    selection = select_cases(suite or [], op or [], preset, _tier(tier, smoke, full)).on_cores(lnc)
     if mutation not in ("", "auto"):
         raise UsageError(f"--mutation {mutation!r} is not known: choose auto")
     with recording(out, None, backend=backend) as store:
@@ -136,6 +140,14 @@ def parity(
         if junit is not None:
             _write_junit(store, junit)
     raise typer.Exit(code)
+
+
+def _tier(tier: str, smoke: bool, full: bool) -> str:
+    """One of the three ways to name a tier; "" leaves it to the preset."""
+    asked = [name for name in (tier, "smoke" * smoke, "full" * full) if name]
+    if len(asked) > 1:
+        raise UsageError(f"--tier, --smoke and --full name one tier; given: {', '.join(asked)}")
+    return "".join(asked)
 
 
 def _casts(out: Path, backend: str, screen: Console) -> ExitCode:
