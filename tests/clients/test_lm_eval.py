@@ -43,15 +43,13 @@ def expected_logprob(tokenizer: Tokenizer, context: str, continuation: str) -> f
 
 
 @pytest.mark.clients
-def test_log_likelihoods_equal_the_models_own(
-    client: Client, model: Path, tokenizer_only: Path, tmp_path: Path
-) -> None:
+def test_log_likelihoods_equal_the_models_own(client: Client, model: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
     (tmp_path / "formula_choice.yaml").write_text(TASK.format(data=data))
     with running(formula_engine(model), ServeOptions(model_names=("formula",))) as server:
         model_args = (
-            f"model=formula,base_url={server.url}/v1/completions,tokenizer={tokenizer_only},"
+            f"model=formula,base_url={server.url}/v1/completions,tokenizer_backend=remote,"
             "num_concurrent=1,max_length=127"
         )
         client(
