@@ -52,6 +52,7 @@ FAMILIES = (
     "scale_up",
     "small_rows",
     "spread_blocks",
+    "midpoints",
 )
 
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "expanded")

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.core.errors import ExitCode, InputError, UsageError, VacuousError
 from harness.core.ops import OP_SHEET
@@ -247,3 +248,18 @@ def test_every_op_is_judged_on_two_cores_with_one_row_and_an_odd_share(
 def test_a_case_on_other_than_one_or_two_cores_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lnc=3"):
         _load(tmp_path, MINIMAL + "lnc = 3\n")
+
+
+@pytest.mark.parametrize("op", sorted(OP_SCALARS))
+def test_every_scalar_is_set_to_another_value_than_the_models_by_some_case(op: str) -> None:
+    cases = load_op_suite(op).cases_of("default")
+    used = {name for case in cases if case.op == op for name in case.scalars}
+    assert used | {"groups"} >= set(OP_SCALARS[op])  # the groups follow from the axes
+
+
+def test_the_gates_at_the_floor_lie_in_the_middle_of_two_numbers() -> None:
+    case = next(c for c in load_op_suite("engram_gate").cases if c.family == "midpoints")
+    values = build_inputs(case, fp8_max=240).values
+    middle = values["streams"].double() + values["value"].double().unsqueeze(1) / 2
+    below, above = middle * (1 - 2.0**-12), middle * (1 + 2.0**-12)
+    assert bool((below.to(torch.bfloat16) != above.to(torch.bfloat16)).all())

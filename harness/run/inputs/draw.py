@@ -30,6 +30,7 @@ FAMILIES = (
     "scale_up",
     "small_rows",
     "spread_blocks",
+    "midpoints",
 )
 _SCALE_UP = 64.0
 _FINITE_BF16 = (-(2.0**127) * (2 - 2.0**-7), 2.0**127 * (2 - 2.0**-7))

@@ -104,6 +104,8 @@ def _logits(draw: Draw) -> torch.Tensor:
     if draw.family == "ties" and V:
         logits[::3] = 1.25  # rows that are one big tie
         logits[1::3] = torch.where(draw.integers(0, 2, V) == 0, 0.0, -0.0)  # zeros of both signs
+    if draw.family == "masked_rows":  # few words allowed, fewer than a top-k asks for
+        logits[draw.special_rows(T)[:, None] & (draw.integers(0, V, T, V) >= 3)] = -torch.inf
     return logits
 
 

@@ -72,6 +72,8 @@ def _engram_lookup(draw: Draw) -> dict[str, Any]:
 def _engram_gate(draw: Draw) -> dict[str, Any]:
     T, m, d = _axes(draw, "T m d")
     weights = [(1 + draw.normal(m, d, scale=0.1)).to(torch.bfloat16) for _ in range(2)]
+    if draw.family == "midpoints":
+        return _gates_at_the_floor(draw) | {"q_weight": weights[0], "k_weight": weights[1]}
     return {
         "streams": draw.activations(T, m, d),
         "key": draw.activations(T, m, d),
@@ -79,6 +81,25 @@ def _engram_gate(draw: Draw) -> dict[str, Any]:
         "q_weight": weights[0],
         "k_weight": weights[1],
     }
+
+
+def _gates_at_the_floor(draw: Draw) -> dict[str, torch.Tensor]:
+    """Keys so small that only the floor under |dot| moves a gate off 1/2, and streams that put
+    value / 2 + stream in the middle of two bf16 numbers: without the floor every second rounds
+    the other way. The dot is positive in even rows, negative in odd ones."""
+    T, m, d = _axes(draw, "T m d")
+    sign = torch.where(draw.integers(0, 2, T, 1, d) == 0, 1.0, -1.0)
+    scale = torch.exp2(draw.integers(-8, 9, T, 1, 1).float())
+    # Of value / 2 = (1 + step / 128) * scale; an even step rounds down from the middle.
+    step = 126.0 - (torch.arange(T) % 2).view(T, 1, 1)
+    half_ulp = (sign * scale * 2.0**-8).expand(T, m, d)
+    row_sign = torch.where(torch.arange(T) % 2 == 0, 1.0, -1.0).view(T, 1, 1)
+    parts = {
+        "streams": half_ulp,
+        "key": (sign * row_sign * 2.0**-100).expand(T, m, d),
+        "value": (2 * sign * scale * (1 + step / 128)).squeeze(1),
+    }
+    return {name: part.to(torch.bfloat16).contiguous() for name, part in parts.items()}
 
 
 def _output_projection(draw: Draw) -> dict[str, Any]:
