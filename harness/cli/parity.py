@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from harness.cli import kernel_backend
+from harness.cli.parity_arguments import require_parity_arguments
 from harness.cli.session import DEFAULT_OUT, console, progress_bar, recording
 from harness.core.case import Case, Tolerance
 from harness.core.errors import ExitCode, UsageError, VacuousError
@@ -121,6 +122,15 @@ def parity(
 ) -> None:
     """Compare kernels with their references, case by case."""
     options = ParityOptions(backend, jobs, repeat, kernels, time_limit_s, lnc=lnc)
+    require_parity_arguments(
+        time_limit_s=time_limit_s,
+        repeat=repeat,
+        jobs=jobs,
+        count=count,
+        clean_runs=clean_runs,
+        kernels=kernels,
+        junit=junit,
+    )
     screen = console()
     if replay is not None:
         raise typer.Exit(_replay(replay, options, screen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness.core.errors import UsageError
+from harness.core.errors import MissingEvidenceError, UsageError
 
 if TYPE_CHECKING:
     from harness.run.store import RunStore
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 DEFAULT_OUT = Path("runs")
+_NO_EVIDENCE = {"run.json", "plan.jsonl", "stage.jsonl"}
 
 # Called with what is being done, and how many of how many steps are behind.
 Tell = Callable[[str, int, int], None]
@@ -41,6 +43,9 @@ def console() -> Console:
 def recording(out: Path, run: Path | None, *, backend: str = "interpret") -> Iterator[RunStore]:
     """A new run below `out`, or the existing run `run` to add to.
 
+    A new run that ended before it recorded anything leaves no directory: the request was wrong,
+    or nothing could be judged.
+
     Raises:
         UsageError: the directory cannot be written.
         InputError: `run` is no run.
@@ -49,16 +54,31 @@ def recording(out: Path, run: Path | None, *, backend: str = "interpret") -> Ite
     from harness.run.store import new_run, open_run
 
     environment = fingerprint(backend=backend)
+    is_first_of_root = not out.exists()
     if run is not None:
         store = open_run(run, environment=environment)
     else:
         store = new_run(out, command=sys.argv, environment=environment)
-    with store:
-        try:
+    try:
+        with store:
             yield store
-        except KeyboardInterrupt:
-            print(f"interrupted; finished work is kept in {store.directory}", file=sys.stderr)
-            raise
+    except KeyboardInterrupt:
+        print(f"interrupted; finished work is kept in {store.directory}", file=sys.stderr)
+        raise
+    except (UsageError, MissingEvidenceError):
+        if run is None:
+            _discard_unused(store.directory)
+            if is_first_of_root and not any(out.iterdir()):
+                out.rmdir()
+        raise
+
+
+def _discard_unused(directory: Path) -> None:
+    """Remove a run that holds no more than its intentions and the stage that was refused."""
+    stages = directory / "stage.jsonl"
+    num_stages = stages.read_text(encoding="utf-8").count("\n") if stages.exists() else 0
+    if num_stages <= 1 and {path.name for path in directory.iterdir()} <= _NO_EVIDENCE:
+        shutil.rmtree(directory)
 
 
 @contextmanager
