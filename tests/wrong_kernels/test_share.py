@@ -18,6 +18,7 @@ from tests.wrong_kernels.edits import WrongKernel, loaded, read_wrong_kernels
 GOAL = 0.95
 FEWEST = 40
 WRONG = read_wrong_kernels()
+_UNJUDGED = (OpStatus.UNSUPPORTED, OpStatus.SKIPPED, OpStatus.VACUOUS)
 
 
 def judged(wrong: WrongKernel) -> tuple[OpStatus, str]:
@@ -32,6 +33,9 @@ def judged(wrong: WrongKernel) -> tuple[OpStatus, str]:
             if case.op != wrong.op:
                 continue
             status = judge.run(case).status
+            # A case that was not judged has caught nothing.
+            if status in _UNJUDGED:
+                raise AssertionError(f"{wrong.name}: {case.case_id} is {status.value}")
             if status is not OpStatus.PASS:
                 return status, case.case_id
     return OpStatus.PASS, ""
