@@ -1,0 +1,89 @@
+"""Every engine setting as an option, and the way from options to settings and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.engine_options import Cp, Ep, MaxModelLen, MaxNumBatchedTokens, NumKvBlocks
+from harness.cli.session import parse_ints
+from harness.core.engine_face import REFERENCE_OPS, EngineSettings
+
+__all__ = [
+    "Checkpoint",
+    "ContextBuckets",
+    "Cp",
+    "Device",
+    "Ep",
+    "Fp8Max",
+    "MaxModelLen",
+    "MaxNumBatchedTokens",
+    "NumKvBlocks",
+    "NumThreads",
+    "Numerics",
+    "Ops",
+    "PageSize",
+    "Speculative",
+    "TimeLimit",
+    "TokenBucket",
+    "engine_arguments",
+    "engine_settings",
+]
+
+Checkpoint = Annotated[
+    Path,
+    typer.Option(
+        "--checkpoint", "--model-name", "--model_name", help="Directory with config.json."
+    ),
+]
+Numerics = Annotated[str, typer.Option(help="exact, quantised, trn2 or fast.")]
+Ops = Annotated[list[str] | None, typer.Option(help="Op-table target, the last laid on top.")]
+Speculative = Annotated[str, typer.Option(help="dspark drafts with the mtp stages.")]
+Device = Annotated[str, typer.Option(help="cpu, or neuron for NeuronCores.")]
+Fp8Max = Annotated[int, typer.Option("--fp8-max", "--fp8_max", help="240 or 448; 0: the mode's.")]
+TokenBucket = Annotated[int, typer.Option("--token-bucket", "--token_bucket")]
+ContextBuckets = Annotated[
+    str, typer.Option("--context-buckets", "--context_buckets", help="e.g. 2048,4096.")
+]
+PageSize = Annotated[int, typer.Option("--page-size", "--page_size", help="Tokens of a KV page.")]
+NumThreads = Annotated[int, typer.Option("--num-threads", "--num_threads", help="Per rank.")]
+TimeLimit = Annotated[float, typer.Option(help="A rank silent for so long ends the run.")]
+
+_NOT_PLAIN = ("checkpoint", "ops", "context_buckets", "allowed_fallbacks")
+
+
+def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
+    """Settings from a command's parameters; those that are no engine option are left out.
+
+    Raises:
+        UsageError: a value that EngineSettings refuses, or buckets that are no numbers.
+    """
+    names = {item.name for item in dataclasses.fields(EngineSettings)} - set(_NOT_PLAIN)
+    buckets = options.get("context_buckets", "")
+    return EngineSettings(
+        str(options["checkpoint"]),
+        ops=tuple(options.get("ops") or REFERENCE_OPS),
+        allowed_fallbacks=tuple(options.get("allowed_fallbacks") or ()),
+        context_buckets=parse_ints(buckets, "--context-buckets") if buckets else (),
+        **{name: value for name, value in options.items() if name in names},
+    )
+
+
+def engine_arguments(settings: EngineSettings) -> list[str]:
+    """The command-line options that give these settings again."""
+    arguments = ["--checkpoint", settings.checkpoint]
+    for target in settings.ops:
+        arguments += ["--ops", target]
+    for name in settings.allowed_fallbacks:
+        arguments += ["--allowed-fallbacks", name]
+    if settings.context_buckets:
+        arguments += ["--context-buckets", ",".join(map(str, settings.context_buckets))]
+    for item in dataclasses.fields(settings):
+        value = getattr(settings, item.name)
+        if item.name not in _NOT_PLAIN and value != item.default:
+            arguments += [f"--{item.name.replace('_', '-')}", str(value)]
+    return arguments
