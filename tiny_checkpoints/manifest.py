@@ -68,6 +68,8 @@ def verify(directory: Path | str, variant: str) -> None:
     """
     place = Path(directory)
     expected = manifest_of(variant)
+    if place.exists() and not place.is_dir():
+        raise InputError(place, "directory", "a file", f"name a place where {variant} may stand")
     if not place.is_dir():
         raise InputError(place, "directory", "absent", f"make {variant} there first")
     missing = sorted(set(expected) - {path.name for path in place.iterdir()})

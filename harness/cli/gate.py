@@ -58,6 +58,8 @@ def gate(
     screen = console()
     if candidate == SELFTEST:
         raise typer.Exit(_selftest(screen))
+    if not Path(candidate).is_dir():
+        raise UsageError(f"{candidate}: there is no such run; name a run, or a directory of runs")
     if write_baseline is not None:
         raise typer.Exit(_write_baseline(screen, Path(candidate), write_baseline))
     from harness.run.gate_sides import read_side

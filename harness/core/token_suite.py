@@ -43,10 +43,14 @@ class Prompt:
     def __post_init__(self) -> None:
         if bool(self.ids) == bool(self.length):
             raise UsageError(f"prompt {self.name!r} needs either ids or a length, not both")
-        if self.length < 0 or self.max_tokens < 1:
+        if self.max_tokens < 1:
             raise UsageError(
-                f"prompt {self.name!r}: length={self.length} max_tokens={self.max_tokens}; "
-                "a prompt has a positive length and generates at least one token"
+                f"prompt {self.name!r}: max_tokens={self.max_tokens}; "
+                "a prompt generates at least one token"
+            )
+        if self.length < 0:
+            raise UsageError(
+                f"prompt {self.name!r}: length={self.length}; it needs a positive length"
             )
         if not 0.0 <= self.min_blocks_excluded_share <= 1.0 or self.min_window_wraps < 0:
             raise UsageError(
@@ -72,7 +76,7 @@ class Prompt:
                 if not 0 <= token < vocab_size:
                     raise UsageError(
                         f"prompt {self.name!r}: id {token} at position {position} is outside "
-                        f"the vocabulary of {vocab_size}"
+                        f"the vocabulary of {vocab_size}; give ids from 0 to {vocab_size - 1}"
                     )
             return self.ids
         if vocab_size <= _NUM_SPECIAL_IDS:

@@ -57,3 +57,14 @@ def test_unknown_variants_and_unwritable_places_are_user_errors(
     assert "cannot be written" in capsys.readouterr().err
     assert _exit_code("verify", tmp_path / "none") == ExitCode.USAGE
     assert "config.json: file is 'absent'" in capsys.readouterr().err
+
+
+def test_a_file_in_the_way_is_not_called_an_absent_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert _exit_code("make", "tiny-A", tmp_path / "file") == ExitCode.USAGE
+    message = capsys.readouterr().err
+    assert "directory is 'a file'" in message
+    assert "absent" not in message
+    assert (tmp_path / "file").read_text() == "mine"

@@ -166,3 +166,17 @@ def test_a_prompt_that_is_not_utf8_is_refused(
     prompt = b"\xff".decode("utf-8", "surrogateescape")
     assert _run("generate", "--checkpoint", checkpoint, "--prompt", prompt) == ExitCode.USAGE
     assert "it is not UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (("--ids", "5,512"), "give ids of this checkpoint's tokenizer"),
+        (("--ids", "5,6,7", "--max-model-len", 2), "shorten the prompt"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_answered_with_a_remedy(
+    capsys: pytest.CaptureFixture[str], options: tuple[object, ...], remedy: str
+) -> None:
+    assert _run("generate", "--checkpoint", _CHECKPOINT, *options) == ExitCode.USAGE
+    assert remedy in capsys.readouterr().err

@@ -115,3 +115,14 @@ def test_the_shipped_baseline_covers_the_suites_of_its_preset():
 def test_a_preset_without_a_shipped_baseline_cannot_be_judged():
     with pytest.raises(MissingEvidenceError, match="no baseline ships for 'port'"):
         shipped_baseline("port")
+
+
+@pytest.mark.parametrize("extra", [(), ("--baseline", "/nonexistent")])
+def test_a_run_that_is_not_there_is_the_users_mistake(command, tmp_path, capsys, extra):
+    assert command("gate", tmp_path / "none", *extra) == 2
+    assert "there is no such run" in capsys.readouterr().err
+
+
+def test_a_baseline_that_is_not_there_is_missing_evidence(command, tmp_path, capsys):
+    assert command("gate", tmp_path, "--baseline", tmp_path / "none") == 3
+    assert "there is no such directory" in capsys.readouterr().err

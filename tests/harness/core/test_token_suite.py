@@ -89,3 +89,15 @@ def test_a_suite_needs_prompts_and_pairs_of_unique_names() -> None:
         TokenSuite("s", "tiny-A", (prompt,), ())
     with pytest.raises(UsageError, match="pair 'a' occurs twice"):
         TokenSuite("s", "tiny-A", (prompt,), (pair, pair))
+
+
+def test_a_prompt_that_generates_nothing_is_told_about_its_tokens_only() -> None:
+    with pytest.raises(UsageError) as caught:
+        Prompt("given", 0, ids=(1,))
+    assert "max_tokens=0" in str(caught.value)
+    assert "length" not in str(caught.value)
+
+
+def test_an_id_outside_the_vocabulary_is_answered_with_its_range() -> None:
+    with pytest.raises(UsageError, match="give ids from 0 to 511"):
+        Prompt("given", 1, ids=(512,)).token_ids(512)
