@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.parallel.ring import first_difference, read_ring
 from harness.core.errors import RankError
 
-__all__ = ["Failure", "blame", "hung_rank", "ring_report"]
+__all__ = ["Failure", "blame", "hung_rank", "is_stopped", "ring_report"]
 
 _SHOWN = 5
+_STOPPED_STATES = ("T", "t")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,23 @@ def blame(failures: Sequence[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.is_collective, failure.when_ns))
 
 
-def hung_rank(rings: Sequence[bytes], missing: Sequence[int]) -> int:
-    """Of the ranks without an answer, the one that has entered the fewest collectives.
+def hung_rank(rings: Sequence[bytes], missing: Sequence[int], stopped: Collection[int] = ()) -> int:
+    """Of the ranks without an answer, a stopped one, else that with the fewest collectives.
 
-    Ranks that wait inside a collective have entered it; the one they wait for has not.
+    Ranks that wait inside a collective have entered it; the one they wait for has not, unless
+    it was stopped after it entered.
     """
-    return min(missing, key=lambda rank: (read_ring(rings[rank])[0], rank))
+    return min(missing, key=lambda rank: (rank not in stopped, read_ring(rings[rank])[0], rank))
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger holds a process; False where the system does not tell."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    # The name in brackets may itself hold brackets and blanks.
+    return stat.rpartition(")")[2].split()[0] in _STOPPED_STATES
 
 
 def ring_report(rings: Sequence[bytes]) -> str:

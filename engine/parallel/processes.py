@@ -20,7 +20,7 @@ from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
 from engine.graphs.region_times import wants_region_timing
 from engine.parallel.executor import agreed_output
-from engine.parallel.failure import Failure, blame, hung_rank, ring_report
+from engine.parallel.failure import Failure, blame, hung_rank, is_stopped, ring_report
 from engine.parallel.rank_process import RankSpec, rank_main
 from engine.parallel.ring import RING_BYTES
 from engine.schedule.plan import DraftPlan, StepPlan
@@ -201,9 +201,11 @@ class ProcessExecutor:
 
     def _fail_hung(self, missing: list[int], limit_s: float) -> None:
         rings = [bytes(ring) for ring in self._rings]
+        stopped = {rank for rank in missing if is_stopped(self.pids[rank])}
         self._kill()
-        rank = hung_rank(rings, missing)
-        raise RankError(rank, f"gave no answer within {limit_s:g} s", ring_report(rings))
+        rank = hung_rank(rings, missing, stopped)
+        why = ": it is stopped (SIGSTOP or a debugger)" if rank in stopped else ""
+        raise RankError(rank, f"gave no answer within {limit_s:g} s{why}", ring_report(rings))
 
     def _kill(self) -> None:
         self._ended = True

@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from engine import LLM
+from engine.parallel.failure import hung_rank, is_stopped
 from engine.parallel.ring import RING_BYTES, CollectiveRing, first_difference, read_ring
 from harness.core.engine_face import REFERENCE_OPS
 from harness.core.errors import InputError, RankError, UsageError
@@ -122,6 +125,41 @@ def test_a_stopped_rank_is_named_and_ended() -> None:
     assert _wait_gone(pids) == []
 
 
+def test_a_rank_stopped_in_the_middle_of_a_step_is_named() -> None:
+    chosen = settings("steady_mtp", cp=2, time_limit_s=3.0, max_model_len=4096)
+    with LLM(chosen) as llm:
+        pids = _pids(llm)
+        stop = threading.Timer(0.3, os.kill, (pids[1], signal.SIGSTOP))
+        stop.start()
+        with pytest.raises(RankError, match=r"rank 1 gave no answer within 3 s: it is stopped"):
+            llm.generate([[5, 6]], max_tokens=4000)
+        stop.join()
+    assert _wait_gone(pids) == []
+
+
+def test_of_ranks_inside_one_collective_the_stopped_one_is_to_blame() -> None:
+    rings = []
+    for _ in range(3):
+        buffer = bytearray(RING_BYTES)
+        CollectiveRing(buffer).enter(0, "moe", torch.float64, [1])
+        rings.append(bytes(buffer))
+    assert hung_rank(rings, [0, 1, 2]) == 0
+    assert hung_rank(rings, [0, 1, 2], stopped={2}) == 2
+    assert hung_rank([rings[0], bytes(RING_BYTES)], [0, 1]) == 1
+
+
+def test_a_stopped_process_is_told_from_a_running_and_a_missing_one() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 10
+        while not is_stopped(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert is_stopped(process.pid)
+        process.kill()
+    assert not is_stopped(process.pid)
+
+
 def test_a_rank_killed_between_steps_is_named() -> None:
     with LLM(settings("steady_mtp", cp=2)) as llm:
         pids = _pids(llm)
@@ -185,8 +223,6 @@ def test_two_engines_live_side_by_side() -> None:
 
 
 def test_the_ring_keeps_the_last_collectives_and_where_a_rank_is() -> None:
-    import torch
-
     buffer = bytearray(RING_BYTES)
     ring = CollectiveRing(buffer)
     for number in range(40):
