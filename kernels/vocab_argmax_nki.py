@@ -16,6 +16,8 @@ first core joins both (value, id) after a barrier):
         later chunks replace the running best only where strictly greater: the lowest id stays
     fold > 1: PE transposes maxima and ids to one partition [1, tokens, fold];
         row maximum, then the minimum id among the equal ones
+
+Refuses: numerics other than trn2's, logits that are not fp32, V >= 2^24.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ first core joins both lists after a barrier):
         [running top k8 | tile]: k8/8 rounds of max8 + find_index8 + match_replace8
         ids follow by a GpSimd gather; the running ones stand first, so ties keep the lower id
     fold > 1: SBUF-to-SBUF DMA puts a token's c lists on one partition, lower ids first; once more
+
+Refuses: numerics other than trn2's, logits that are not fp32, V >= 2^24, top_k above 1024.
 """
 
 from __future__ import annotations

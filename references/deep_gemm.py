@@ -34,6 +34,7 @@ from references.scaled_matrices import (
     num_channels,
     per_block_cast,
     per_token_cast,
+    scale_values,
 )
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "per_token_cast_to_fp4",
     "per_token_cast_to_fp8",
     "tf32_hc_prenorm_gemm",
+    "transform_sf_into_required_layout",
 ]
 
 
@@ -309,3 +311,28 @@ def cast_back_from_fp8(matrix: ScaledMatrix, granularity: Granularity = (1, 32))
 def cast_back_from_fp4(matrix: ScaledMatrix, granularity: Granularity = (1, 32)) -> torch.Tensor:
     """bf16 values of packed fp4 data with scales."""
     return cast_back("cast_back_from_fp4", matrix, granularity)
+
+
+def transform_sf_into_required_layout(
+    sf: torch.Tensor,
+    mn: int,
+    k: int,
+    recipe: Granularity,
+    num_groups: int | None = None,
+) -> torch.Tensor:
+    """Scales [(G,) ceil(mn / gran_mn), ceil(k / gran_k)] as these functions take them: row-major.
+
+    The TMA-aligned and packed layouts the original makes do not exist here (port.md R1).
+
+    Args:
+        recipe: (gran_mn, gran_k).
+
+    Raises:
+        UsageError: another shape, or scales that are neither float32 nor ue8m0 bytes.
+    """
+    op = "transform_sf_into_required_layout"
+    gran_mn, gran_k = recipe
+    shape: tuple[int, ...] = (-(-mn // gran_mn), -(-k // gran_k))
+    require_shape(op, "sf", sf, shape if num_groups is None else (num_groups, *shape))
+    scale_values(op, sf)
+    return sf.contiguous()

@@ -13,4 +13,10 @@ from references.tile_mhc import mhc
 from references.tile_moe import moe
 from references.tile_quant import quant
 
-__all__ = ["engram", "mhc", "moe", "quant"]
+__all__ = ["engram", "mhc", "modeling", "moe", "quant"]
+
+
+class modeling:  # noqa: N801 - the original's name
+    """`tile_kernels.modeling.mhc`, the place it has in the original."""
+
+    mhc = mhc

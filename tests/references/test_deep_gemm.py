@@ -271,3 +271,20 @@ def test_wrong_operands_are_refused() -> None:
         deep_gemm.bf16_mega_gate(normal(1, 2, 8), normal(2, 4, 8), 2, scoring_func="softmax")
     with pytest.raises(UsageError, match="go together"):
         deep_gemm.bf16_mega_gate(normal(1, 2, 8), normal(2, 4, 8), 2, image_bias=torch.zeros(4))
+
+
+def test_scales_are_handed_over_row_major_and_packed_ones_refused() -> None:
+    scales = torch.rand(3, 4).t()
+    taken = deep_gemm.transform_sf_into_required_layout(scales, 4, 96, (1, 32))
+    assert taken.is_contiguous()
+    assert torch.equal(taken, scales)
+    grouped = torch.ones(2, 2, 3)
+    assert deep_gemm.transform_sf_into_required_layout(grouped, 64, 96, (32, 32), 2).shape == (
+        2,
+        2,
+        3,
+    )
+    with pytest.raises(UsageError, match="sf"):
+        deep_gemm.transform_sf_into_required_layout(scales, 5, 96, (1, 32))
+    with pytest.raises(UsageError, match="int32"):
+        deep_gemm.transform_sf_into_required_layout(scales.int(), 4, 96, (1, 32))

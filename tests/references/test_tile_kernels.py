@@ -215,3 +215,9 @@ def test_wrong_operands_are_refused() -> None:
             torch.zeros(1, 2).int(), torch.zeros(1, 2).int(), torch.ones(1, 1, 1).int(),
             torch.zeros(1, 1).int(),
         )  # fmt: skip
+
+
+def test_mhc_is_found_where_the_original_has_it() -> None:
+    from references import tile_kernels
+
+    assert tile_kernels.modeling.mhc is tile_kernels.mhc
