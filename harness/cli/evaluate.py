@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from harness.cli import setting_options as on
+from harness.cli import engine_options as on
 from harness.cli.session import console
 from harness.core.errors import ExitCode, UsageError
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import setting_options as on
+from harness.cli import engine_options as on
 from harness.core.errors import UsageError
 
 __all__ = ["register"]

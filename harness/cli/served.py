@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from harness.cli.setting_options import engine_arguments
+from harness.cli.engine_options import engine_arguments
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import MissingEvidenceError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli.setting_options import engine_arguments, engine_settings
+from harness.cli.engine_options import engine_arguments, engine_settings
 from harness.cli.main import main
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import ExitCode
