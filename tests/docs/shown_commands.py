@@ -25,7 +25,8 @@ class Shown:
         place: "docs/commands.md:12".
         words: without the prompt and the comment.
         exit_code: what the comment says ("exit 3"), else 0.
-        speed: "fast"; "slow" where the comment speaks of minutes; "host" where it cannot run here.
+        speed: "fast"; "slow" where the comment speaks of minutes; "host" where it cannot run here
+            (a Trainium host, a server in another shell, a name to fill in): parsed only.
     """
 
     place: str
@@ -67,7 +68,18 @@ def _of_line(line: str, place: str, *, on_host: bool) -> list[Shown]:
         speed = "slow"
     if on_host or "Ctrl-C" in comment:
         speed = "host"
-    return [
-        Shown(place, tuple(shlex.split(part)), int(promised[1]) if promised else 0, speed)
-        for part in command.split("&&")
-    ]
+    exit_code = int(promised[1]) if promised else 0
+    found = []
+    for part in command.split("&&"):
+        words = tuple(shlex.split(part))
+        found.append(Shown(place, words, exit_code, _speed(words, speed)))
+    return found
+
+
+def _speed(words: tuple[str, ...], promised: str) -> str:
+    """What a command needs beyond its comment: another process, a name to fill in, a server."""
+    if {"serve", "--attach"} & set(words) or any("<" in word for word in words):
+        return "host"
+    if promised == "fast" and {"--online", "evaluate"} & set(words):
+        return "slow"
+    return promised
