@@ -33,7 +33,7 @@ def rope(
     angle_shape = (cos.shape[0], *(1,) * (x.ndim - 2), cos.shape[1])
     cos, sin = cos.to(acc).view(angle_shape), sin.to(acc).view(angle_shape)
     straight_dim = x.shape[-1] - rope_dim
-    straight, pairs = x.split((straight_dim, rope_dim), dim=-1)
+    straight, pairs = torch.split(x, [straight_dim, rope_dim], dim=-1)
     pairs = pairs.to(acc)
     even, odd = pairs[..., 0::2], pairs[..., 1::2]
     turned = torch.empty(pairs.shape, dtype=acc, device=x.device)
