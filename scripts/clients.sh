@@ -14,7 +14,7 @@ torch_pin() { # a CPU build; clients that draw in torch would otherwise bring an
 prepare() { # $1: name, $2: a program it installs, rest: pip arguments
     local name=$1 program=$2 place=$PLACE/$1
     shift 2
-    if [ -x "$place/bin/$program" ]; then
+    if [ -x "$place/bin/$program" ] && [ -f "$place/install.log" ]; then
         echo "clients: $name is there"
         return
     fi
@@ -30,6 +30,20 @@ prepare() { # $1: name, $2: a program it installs, rest: pip arguments
     fi
 }
 
+# What the benchmark imports of vLLM needs; its engine and the accelerator stack of that do not come.
+VLLM_BENCH_NEEDS="aiohttp blake3 cachetools cbor2 cloudpickle compressed-tensors datasets depyf \
+diskcache einops fastapi gguf ijson lark llguidance lm-format-enforcer mcp model-hosting-container-standards \
+msgspec openai openai-harmony outlines_core pandas partial-json-parser pillow \
+prometheus-fastapi-instrumentator psutil py-cpuinfo pybase64 pyzmq requests sentencepiece \
+setproctitle tiktoken watchfiles xgrammar"
+
+prepare_vllm() { # $1: pin of torch
+    # shellcheck disable=SC2086 # a list of names
+    prepare vllm python "$1" 'transformers>=5.16.1,<5.21' $VLLM_BENCH_NEEDS
+    "$PLACE/vllm/bin/python" -m pip install --quiet --no-deps vllm==0.33.0 \
+        >>"$PLACE/vllm/install.log" 2>&1 || echo "clients: vllm cannot be installed here" >&2
+}
+
 main() {
     local torch
     torch=$(torch_pin)
@@ -37,6 +51,7 @@ main() {
     prepare aiperf aiperf aiperf
     prepare guidellm guidellm "$torch" guidellm
     prepare lm-eval lm_eval "$torch" 'lm-eval[api]'
+    [ -d "$PLACE/vllm" ] || prepare_vllm "$torch"
 }
 
 main

@@ -265,3 +265,17 @@ def test_what_is_no_result_is_the_users_error(tmp_path: Path) -> None:
         (tmp_path / "run=0.json").write_text(content)
         with pytest.raises(InputError):
             import_sweep(tmp_path)
+
+
+def test_a_file_that_vllm_itself_wrote_survives_and_gives_its_own_figures() -> None:
+    """Recorded with `vllm bench serve` 0.33.0 against this project's server."""
+    file = Path(__file__).parents[2] / "data" / "vllm_bench_serve" / "run=0.json"
+    body = json.loads(file.read_text())
+    (point,) = import_sweep(file.parent)
+    assert point["status"] == "OK"
+    assert export_result(point, created=CREATED, repeat=0) == body
+    samples = measure_requests(point["requests"])
+    assert np.median(samples.ttft_ms) == pytest.approx(body["median_ttft_ms"], abs=1e-5)
+    assert np.mean(samples.tpot_ms) == pytest.approx(body["mean_tpot_ms"], abs=1e-5)
+    assert np.std(samples.itl_ms) == pytest.approx(body["std_itl_ms"], abs=1e-5)
+    assert set(ALWAYS) <= set(body)

@@ -1,0 +1,59 @@
+"""`vllm bench serve`, unmodified: its own result file agrees with what the server counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.core.latency import measure_requests
+from harness.run.interchange import import_result
+from tests.clients.conftest import Client
+from tests.engine.serve.running import RunningServer
+
+NUM_REQUESTS = 12
+NUM_IN, NUM_OUT = 16, 80
+
+# The subcommand itself; the program around it would import the engine's compiled parts.
+BENCH_SERVE = """
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize(
+    ("backend", "path"),
+    [("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")],
+)
+def test_counts_are_equal_and_latencies_within_two_percent(
+    server: RunningServer,
+    client: Client,
+    tokenizer_only: Path,
+    tmp_path: Path,
+    backend: str,
+    path: str,
+) -> None:
+    out = tmp_path / "run=0.json"
+    client(
+        "vllm",
+        "python",
+        *("-c", BENCH_SERVE, "--backend", backend, "--base-url", server.url, "--endpoint", path),
+        *("--model", "formula", "--tokenizer", tokenizer_only, "--ignore-eos"),
+        *("--dataset-name", "random", "--random-input-len", NUM_IN),
+        *("--random-output-len", NUM_OUT, "--num-prompts", NUM_REQUESTS),
+        *("--max-concurrency", 6, "--save-result", "--save-detailed", "--result-filename", out),
+    )
+    result = json.loads(out.read_text())
+    assert (result["completed"], result["failed"]) == (NUM_REQUESTS, 0)
+    generated = server.metric("neuron_harness_generation_tokens_total")
+    assert result["total_output_tokens"] == generated == NUM_REQUESTS * NUM_OUT
+    prefix = "neuron_harness_time_per_output_token_seconds_"
+    tpot_ms = 1e3 * server.metric(prefix + "sum") / server.metric(prefix + "count")
+    assert result["mean_tpot_ms"] == pytest.approx(tpot_ms, rel=0.02)
+    ours = measure_requests(import_result(out)["requests"])
+    assert sum(ours.tpot_ms) / len(ours.tpot_ms) == pytest.approx(result["mean_tpot_ms"], rel=1e-6)
