@@ -7,6 +7,16 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.device_options import AllowFallback, OpsWord
+from harness.cli.engine_options import (
+    Checkpoint,
+    Cp,
+    Device,
+    Ep,
+    MaxModelLen,
+    MaxNumBatchedTokens,
+    NumKvBlocks,
+)
 from harness.cli.op_choice import with_ops
 from harness.cli.session import DEFAULT_OUT, console, parse_ints, recording
 from harness.core.engine_face import EngineSettings
@@ -24,33 +34,21 @@ def register(app: typer.Typer) -> None:
 
 
 def bench_neuron(
-    checkpoint: Annotated[
-        Path,
-        typer.Option(
-            "--checkpoint", "--model-name", "--model_name", help="Directory with config.json."
-        ),
-    ],
-    cp: Annotated[int, typer.Option(help="Ranks the attention heads are sharded over.")] = 1,
-    ep: Annotated[int, typer.Option(help="Ranks of the expert group; 0: the same.")] = 0,
-    max_model_len: Annotated[int, typer.Option("--max-model-len", "--max_model_len")] = 0,
-    num_kv_blocks: Annotated[int, typer.Option("--num-kv-blocks", "--num_kv_blocks")] = 0,
-    max_num_batched_tokens: Annotated[
-        int, typer.Option("--max-num-batched-tokens", "--max_num_batched_tokens")
-    ] = 0,
+    checkpoint: Checkpoint,
+    cp: Cp = 1,
+    ep: Ep = 0,
+    max_model_len: MaxModelLen = 0,
+    num_kv_blocks: NumKvBlocks = 0,
+    max_num_batched_tokens: MaxNumBatchedTokens = 0,
     input_len: Annotated[str, typer.Option("--input-len", "--input_len")] = _MATRIX,
     output_len: Annotated[int, typer.Option("--output-len", "--output_len")] = 128,
     repeats: Annotated[int, typer.Option(help="Measured requests per point.")] = 3,
     numerics: Annotated[str, typer.Option(help="fast, or trn2, exact, quantised on the CPU.")] = (
         "fast"
     ),
-    device: Annotated[str, typer.Option(help="cpu, or neuron for NeuronCores.")] = "cpu",
-    ops: Annotated[
-        str, typer.Option(help="references or kernels; empty: kernels on a device.")
-    ] = "",
-    allow_fallback: Annotated[
-        list[str] | None,
-        typer.Option("--allow-fallback", help="Op that may run on the CPU beside the device."),
-    ] = None,
+    device: Device = "cpu",
+    ops: OpsWord = "",
+    allow_fallback: AllowFallback = None,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
     run: Annotated[Path | None, typer.Option(help="Resume this run.")] = None,
 ) -> None:

@@ -205,7 +205,9 @@ def _one_layer(plan: BringupPlan) -> tuple[tuple[str, ...], ...]:
 
 def _slice(plan: BringupPlan) -> tuple[tuple[str, ...], ...]:
     layers, experts = _slice_shape(plan)
-    place = plan.work / "slice"
+    # Another selection is another directory: a slice is never changed under its name.
+    selection = f"slice-{layers}-{experts}-{plan.engram_vocab_size}".replace(",", "_")
+    place = plan.work / selection
     table = plan.engram_vocab_size
     cut = (
         *("checkpoint", "slice", str(plan.checkpoint), str(place)),

@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli.device_options import AllowFallback, OpsWord
+from harness.cli.engine_options import (
+    Checkpoint,
+    Cp,
+    Device,
+    Ep,
+    MaxModelLen,
+    MaxNumBatchedTokens,
+    NumKvBlocks,
+)
 from harness.cli.finite_logits import require_finite
 from harness.cli.op_choice import with_ops
 from harness.cli.session import parse_ints
@@ -28,34 +38,22 @@ def register(app: typer.Typer) -> None:
 
 
 def generate(
-    checkpoint: Annotated[
-        Path,
-        typer.Option(
-            "--checkpoint", "--model-name", "--model_name", help="Directory with config.json."
-        ),
-    ],
+    checkpoint: Checkpoint,
     ids: Annotated[str | None, typer.Option(help="Prompt as token ids, e.g. 1,2,3.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Prompt as text; default: Hello.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "--max_tokens")] = 16,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", "--ignore_eos")] = False,
     numerics: Annotated[str, typer.Option(help="exact, quantised, trn2 or fast.")] = "fast",
-    cp: Annotated[int, typer.Option(help="Ranks the attention heads are sharded over.")] = 1,
-    ep: Annotated[int, typer.Option(help="Ranks of the expert group; 0: the same.")] = 0,
-    max_model_len: Annotated[int, typer.Option("--max-model-len", "--max_model_len")] = 0,
-    num_kv_blocks: Annotated[int, typer.Option("--num-kv-blocks", "--num_kv_blocks")] = 0,
-    max_num_batched_tokens: Annotated[
-        int, typer.Option("--max-num-batched-tokens", "--max_num_batched_tokens")
-    ] = 0,
+    cp: Cp = 1,
+    ep: Ep = 0,
+    max_model_len: MaxModelLen = 0,
+    num_kv_blocks: NumKvBlocks = 0,
+    max_num_batched_tokens: MaxNumBatchedTokens = 0,
     speculative: Annotated[str, typer.Option(help="'dspark' drafts and verifies.")] = "",
     confidence_threshold: Annotated[float, typer.Option(help="Cuts drafts; 0: none.")] = 0.0,
-    device: Annotated[str, typer.Option(help="cpu, or neuron for NeuronCores.")] = "cpu",
-    ops: Annotated[
-        str, typer.Option(help="references or kernels; empty: kernels on a device.")
-    ] = "",
-    allow_fallback: Annotated[
-        list[str] | None,
-        typer.Option("--allow-fallback", help="Op that may run on the CPU beside the device."),
-    ] = None,
+    device: Device = "cpu",
+    ops: OpsWord = "",
+    allow_fallback: AllowFallback = None,
     time_limit_s: Annotated[
         float, typer.Option("--time-limit-s", help="For one answer of a rank.")
     ] = 120.0,
@@ -64,6 +62,7 @@ def generate(
     """Generate greedily and print the text, or everything about it as JSON."""
     from engine import LLM
     from engine.environment import with_environment
+    from harness.run.fallbacks import fallback_failure
 
     asked = EngineSettings(
         str(checkpoint),
@@ -82,8 +81,6 @@ def generate(
     settings = with_ops(with_environment(asked), ops)
     tokenizer = _tokenizer(checkpoint)
     token_ids = _prompt_ids(ids, prompt, tokenizer, checkpoint)
-    from harness.run.fallbacks import fallback_failure
-
     with LLM(settings) as llm:
         (one,) = llm.generate([token_ids], max_tokens=max_tokens, ignore_eos=ignore_eos)
     require_finite(one.counters.get("nonfinite_position"), checkpoint)

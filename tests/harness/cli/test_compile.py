@@ -1,0 +1,69 @@
+"""The compile command: lists, compiles once, repeats what failed, names it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.cli import compile as compile_command
+from harness.core.op_call import Argument, OpCall
+
+_MATRIX = "input_lens = [8]\noutput_len = 2\n"
+_GOOD = OpCall(
+    "rms_norm",
+    (
+        Argument("tensor", "bfloat16", ((1, 64),)),
+        Argument("tensor", "bfloat16", ((64,),)),
+        Argument("scalar", "1e-06"),
+    ),
+)
+_BAD = OpCall(
+    "rms_norm",
+    (_GOOD.arguments[0], Argument("tensor", "bfloat16", ((65,),)), _GOOD.arguments[2]),
+)
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(_MATRIX)
+    return path
+
+
+def test_the_list_names_every_graph(
+    command, matrix: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("compile", "--matrix", matrix, "--checkpoint", checkpoint, "--list") == 0
+    *graphs, total = capsys.readouterr().out.splitlines()
+    assert total == f"{len(graphs)} graphs"
+    assert len(set(graphs)) == len(graphs) > 50
+    assert "vocab_argmax(float32[1x512])" in graphs
+
+
+def test_what_failed_is_named_and_only_it_is_compiled_again(
+    command, matrix: Path, checkpoint: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    asked = ("compile", "--matrix", matrix, "--checkpoint", checkpoint, "--backend", "interpret")
+    asked = (*asked, "--jobs", 1, "--out", tmp_path)
+    monkeypatch.setattr(compile_command, "_calls", lambda *_: (_GOOD, _BAD))
+    assert command(*asked) == 1
+    assert f"FAILED {_BAD.label}: " in capsys.readouterr().out
+    monkeypatch.setattr(compile_command, "_calls", lambda *_: (_GOOD,))
+    assert command(*asked) == 0
+    printed = capsys.readouterr().out
+    assert "1 graphs, 1 compiled before" in printed
+    assert "all 1 graphs are compiled (interpret)" in printed
+    lines = (tmp_path / "compile" / "compile.jsonl").read_text().splitlines()
+    records = [json.loads(line)["payload"] for line in lines]
+    assert [record["status"] for record in records] in (["OK", "FAILED"], ["FAILED", "OK"])
+
+
+def test_without_a_device_it_cannot_judge(
+    command, matrix: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("compile", "--matrix", matrix, "--checkpoint", checkpoint, "--out", tmp_path)
+    assert command(*asked) == 3
+    assert "backend 'device' cannot run" in capsys.readouterr().err
