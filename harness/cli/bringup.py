@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.session import DEFAULT_OUT, console, parse_ranges
+from harness.cli.session import DEFAULT_OUT, command_line, console, parse_ranges
 from harness.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -265,7 +265,6 @@ def _generate(plan: BringupPlan) -> tuple[str, ...]:
 
 def _open(out: Path, run_id: str, backend: str) -> RunStore:
     """The bring-up's run directory: a new one, or the one of an earlier start."""
-    import sys
 
     from harness.run.environment import fingerprint
     from harness.run.store import new_run, open_run
@@ -273,7 +272,7 @@ def _open(out: Path, run_id: str, backend: str) -> RunStore:
     environment = fingerprint(backend=backend)
     if (out / run_id / "run.json").is_file():
         return open_run(out / run_id, environment=environment)
-    return new_run(out, command=sys.argv, environment=environment, run_id=run_id)
+    return new_run(out, command=command_line(), environment=environment, run_id=run_id)
 
 
 def _line(ran: Ran) -> str:

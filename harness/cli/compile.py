@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.session import DEFAULT_OUT, console, parse_ints
+from harness.cli.session import DEFAULT_OUT, command_line, console, parse_ints
 from harness.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -136,4 +135,4 @@ def _store(out: Path, backend: str) -> RunStore:
     environment = fingerprint(backend=backend)
     if (out / _RUN_ID / "run.json").is_file():
         return open_run(out / _RUN_ID, environment=environment)
-    return new_run(out, command=sys.argv, environment=environment, run_id=_RUN_ID)
+    return new_run(out, command=command_line(), environment=environment, run_id=_RUN_ID)

@@ -5,13 +5,13 @@ All three come from the records of a run that holds nothing but the gate's verdi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from harness.cli.report import write_junit, write_summary
+from harness.cli.session import command_line
 from harness.core.metric import GateVerdict
 from harness.core.record import strict_json
 
@@ -34,7 +34,7 @@ def write_gate_outputs(
 
     environment = fingerprint(backend="")
     with new_run(
-        directory.parent, command=sys.argv, environment=environment, run_id=directory.name
+        directory.parent, command=command_line(), environment=environment, run_id=directory.name
     ) as store:
         store.append_all("gate", {verdict.metric: verdict for verdict in verdicts})
     body = {"exit_code": int(gate_exit_code(verdicts)), "verdicts": list(verdicts)}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_OUT",
     "Tell",
+    "command_line",
     "console",
     "parse_ints",
     "parse_ranges",
@@ -37,6 +38,11 @@ Tell = Callable[[str, int, int], None]
 def console() -> Console:
     """Where verdicts are printed; plain text where no terminal listens."""
     return Console(highlight=False, soft_wrap=True)
+
+
+def command_line() -> list[str]:
+    """What was typed, without the place this machine keeps the program in."""
+    return ["neuron-harness", *sys.argv[1:]]
 
 
 @contextmanager
@@ -58,7 +64,7 @@ def recording(out: Path, run: Path | None, *, backend: str = "interpret") -> Ite
     if run is not None:
         store = open_run(run, environment=environment)
     else:
-        store = new_run(out, command=sys.argv, environment=environment)
+        store = new_run(out, command=command_line(), environment=environment)
     try:
         with store:
             yield store
