@@ -111,9 +111,23 @@ def test_instructions_are_called_by_keyword_and_none_is_banned_on_trn2(path: Pat
             assert not node.args, f"{path.name}:{node.lineno}"
 
 
+_ADAPTER = ("launch.py", "sdk.py", "device.py")
+
+
+def test_only_launch_knows_the_parts_of_the_adapter() -> None:
+    parts = {f"kernels.{name.removesuffix('.py')}" for name in _ADAPTER[1:]}
+    for path in _SOURCES:
+        imported = {
+            node.module
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom)
+        }
+        assert path.name in _ADAPTER or not imported & parts, path
+
+
 def test_only_the_adapter_names_a_runtime() -> None:
     for path in _SOURCES:
-        if path.name in ("launch.py", "sdk.py"):
+        if path.name in _ADAPTER:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
