@@ -42,6 +42,11 @@ class EngineSettings:
             ("aten::sort",); a sweep fails on any other.
         confidence_threshold: drafts are cut before the first whose acceptance probability,
             multiplied along the block, falls below it; 0 verifies whole blocks.
+        prefill: "as-decode" runs prompts through decode-shaped steps of one token bucket,
+            "attention" through the prefill attention path.
+        enforce_eager: layers run op by op; False runs them as compiled regions.
+        moe_capacity: rows an expert takes in one pass before a step runs dense again; 0 groups
+            rows without a limit.
     """
 
     checkpoint: str
@@ -62,6 +67,9 @@ class EngineSettings:
     confidence_threshold: float = 0.0
     device: str = "cpu"
     allowed_fallbacks: tuple[str, ...] = ()
+    prefill: str = "as-decode"
+    enforce_eager: bool = True
+    moe_capacity: int = 0
 
     def __post_init__(self) -> None:
         numerics_named(self.numerics)
@@ -77,6 +85,10 @@ class EngineSettings:
             raise UsageError(f"speculative={self.speculative!r}: choose 'dspark' or nothing")
         if self.device not in ("cpu", "neuron"):
             raise UsageError(f"device {self.device!r} is not known: choose cpu or neuron")
+        if self.prefill not in ("as-decode", "attention"):
+            raise UsageError(f"prefill={self.prefill!r}: choose 'as-decode' or 'attention'")
+        if self.moe_capacity < 0:
+            raise UsageError(f"moe_capacity={self.moe_capacity}: it is at least 0 (no limit)")
         if not 0 <= self.confidence_threshold < 1:
             raise UsageError(
                 f"confidence_threshold={self.confidence_threshold}: it lies within 0..1, 1 excluded"
@@ -98,6 +110,12 @@ class EngineSettings:
             parts.append(self.speculative)
         if self.confidence_threshold:
             parts.append(f"cut={self.confidence_threshold:g}")
+        if self.prefill != "as-decode":
+            parts.append("prefill-attention")
+        if not self.enforce_eager:
+            parts.append("compiled")
+        if self.moe_capacity:
+            parts.append(f"capacity={self.moe_capacity}")
         if self.device != "cpu":
             parts.append(self.device)
         return " ".join(parts)
