@@ -20,6 +20,7 @@ from references.linear_bf16 import linear_bf16
 from references.linear_fp4_grouped import linear_fp4_grouped
 from references.linear_fp8 import linear_fp8
 from references.output_projection import output_projection
+from references.prefill_attention import prefill_attention
 from references.quantise_fp4 import dequantise_fp4, quantise_fp4
 from references.quantise_fp8 import dequantise_fp8, quantise_fp8
 from references.rms_norm import rms_norm
@@ -49,6 +50,7 @@ TABLE = OpTable(
             swiglu,
             router,
             sparse_attention,
+            prefill_attention,
             index_scores,
             candidate_blocks,
             topk_positions,

@@ -15,6 +15,7 @@ __all__ = [
     "require_codes",
     "require_float",
     "require_ids",
+    "require_mask",
     "require_multiple",
     "require_shape",
     "require_weight",
@@ -49,6 +50,12 @@ def require_ids(op: str, name: str, tensor: torch.Tensor, ndim: int) -> None:
         refuse(op, f"{name} has dtype {tensor.dtype}: pass int64 or int32")
     if tensor.ndim != ndim:
         refuse(op, f"{name} has shape {tuple(tensor.shape)}: it must have {ndim} axes")
+
+
+def require_mask(op: str, name: str, tensor: torch.Tensor) -> None:
+    """bool."""
+    if tensor.dtype != torch.bool:
+        refuse(op, f"{name} has dtype {tensor.dtype}: a mask is bool")
 
 
 def require_codes(op: str, name: str, tensor: torch.Tensor) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from harness.core.case import Case, Tolerance
 from harness.core.errors import VacuousError
+from harness.core.op_axes import FAMILIES, LAYOUTS, OP_AXES
 from harness.core.ops import OP_SHEET, OpSpec
 from harness.core.suggest import near_names
-from suites.op_axes import FAMILIES, LAYOUTS, OP_AXES
 from suites.op_suite import TIERS, OpSuite
 from suites.toml_file import Table, read_toml
 

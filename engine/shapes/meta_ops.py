@@ -87,6 +87,16 @@ def _sparse_attention(
     return _act_like(q, scale, numerics=numerics)
 
 
+def _prefill_attention(
+    q: Tensor, rows: Tensor, allowed: Tensor, sink: Tensor, scale: float, *, numerics: Numerics
+) -> Tensor:
+    _meets("prefill_attention", rows.shape[1], q.shape[2], "width of rows")
+    _meets("prefill_attention", allowed.shape[0], q.shape[0], "tokens of allowed")
+    _meets("prefill_attention", allowed.shape[1], rows.shape[0], "rows of allowed")
+    _meets("prefill_attention", sink.shape[0], q.shape[1], "heads of the sink")
+    return _act_like(q, scale, numerics=numerics)
+
+
 def _index_scores(q: Tensor, keys: Tensor, head_weights: Tensor, *, numerics: Numerics) -> Tensor:
     _meets("index_scores", keys.shape[1], q.shape[2], "width of keys")
     _meets("index_scores", head_weights.shape[1], q.shape[1], "heads of the weights")
@@ -180,6 +190,7 @@ TABLE = OpTable(
         "swiglu": _act_like,
         "router": _router,
         "sparse_attention": _sparse_attention,
+        "prefill_attention": _prefill_attention,
         "index_scores": _index_scores,
         "candidate_blocks": _candidate_blocks,
         "topk_positions": _topk_positions,

@@ -7,6 +7,7 @@ it is the one place where an op's face is written down. Shapes use this legend:
     D head dim                   R rope dim              N, K output and input features
     E experts on this rank       I expert width          V vocabulary rows on this rank
     n cache entries              M selected entries      m residual streams (hc_mult)
+    N of prefill_attention: rows that a block of tokens shares
     G groups of wo_a             L rank of o-LoRA        h index heads   x index head dim
     F Engram rows a token        W Engram row width
 
@@ -200,6 +201,19 @@ _SPECS = (
         ),
         (_act("o", "T H D"),),
         "softmax over the selected rows (-1: none) with a denominator-only sink; no key gives 0",
+    ),
+    OpSpec(
+        "prefill_attention",
+        "prefill_attention",
+        (
+            _act("q", "T H D"),
+            _act("rows", "N D"),
+            _mask("allowed", "T N"),
+            _weight("sink", "H"),
+            _scalar("scale"),
+        ),
+        (_act("o", "T H D"),),
+        "sparse_attention of tokens that share their rows: softmax over the rows each is allowed",
     ),
     OpSpec(
         "index_scores",

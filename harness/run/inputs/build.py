@@ -10,50 +10,21 @@ import torch
 
 from harness.core.case import Case
 from harness.core.errors import UsageError
+from harness.core.op_axes import FAMILIES, LAYOUTS, OP_AXES
 from harness.core.ops import op_named
 from harness.core.suggest import near_names
 from harness.run.inputs import dense, selection, streams
 from harness.run.inputs.arguments import Arguments
-from harness.run.inputs.draw import FAMILIES, Draw
-from harness.run.inputs.layouts import LAYOUTS, laid_out
+from harness.run.inputs.draw import Draw
+from harness.run.inputs.layouts import laid_out
 
-__all__ = ["OP_AXES", "OP_SCALARS", "build_inputs"]
+__all__ = ["OP_SCALARS", "build_inputs"]
 
 _BUILDERS: dict[str, Callable[[Draw], dict[str, Any]]] = {
     **dense.BUILDERS,
     **selection.BUILDERS,
     **streams.BUILDERS,
 }
-
-# Axis letters of the sheet's legend that a case of the op gives; "?" marks one it may leave out.
-OP_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "rms_norm": ("T", "d"),
-        "rope": ("T", "H?", "D", "R"),
-        "quantise_fp8": ("T", "K"),
-        "dequantise_fp8": ("T", "K"),
-        "quantise_fp4": ("T", "K"),
-        "dequantise_fp4": ("T", "K"),
-        "linear_fp8": ("T", "N", "K"),
-        "linear_fp4_grouped": ("T", "E", "N", "K"),
-        "linear_bf16": ("T", "N", "K"),
-        "swiglu": ("T", "I"),
-        "router": ("T", "d", "E"),
-        "sparse_attention": ("T", "H", "D", "n", "M"),
-        "index_scores": ("T", "h", "x", "n"),
-        "candidate_blocks": ("T", "n"),
-        "topk_positions": ("T", "n"),
-        "compress_pool": ("T", "D"),
-        "hc_mixes": ("T", "m", "d"),
-        "hc_collapse": ("T", "m", "d"),
-        "hc_expand": ("T", "m", "d"),
-        "engram_lookup": ("T", "F", "W", "rows"),
-        "engram_gate": ("T", "m", "d"),
-        "output_projection": ("T", "H", "D", "G", "L"),
-        "vocab_argmax": ("T", "V"),
-        "vocab_topk": ("T", "V"),
-    }
-)
 
 # Scalars a case may set, with the model's value where it does not. A bool under the name of a
 # tensor says whether that optional tensor is given.
@@ -71,6 +42,7 @@ OP_SCALARS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "gate_temp": 1.0,
             "normalise": True,
         },
+        "prefill_attention": {"scale": lambda axes: axes["D"] ** -0.5},
         "sparse_attention": {"scale": lambda axes: axes["D"] ** -0.5},
         "candidate_blocks": {
             "block_size": 8,
@@ -90,7 +62,7 @@ def build_inputs(case: Case, *, fp8_max: int = 448) -> Arguments:
     """The case's arguments; equal cases give equal bytes.
 
     Args:
-        case: axes by the sheet's letters, see OP_AXES and OP_SCALARS.
+        case: axes by the sheet's letters, see harness.core.op_axes; scalars, see OP_SCALARS.
         fp8_max: the grid on which given fp8 codes must be finite, 448 or 240.
 
     Raises:
@@ -127,7 +99,7 @@ def _placed(value: Any, kind: str, layout: str, *, is_first: bool) -> Any:
 def _checked(case: Case) -> dict[str, Any]:
     """Scalars with the defaults filled in."""
     _check_names(case, "family", [case.family], FAMILIES)
-    _check_names(case, "layout", [case.layout], tuple(LAYOUTS))
+    _check_names(case, "layout", [case.layout], LAYOUTS)
     known_axes = tuple(axis.rstrip("?") for axis in OP_AXES[case.op])
     _check_names(case, "axis", case.axes, known_axes)
     missing = [axis for axis in OP_AXES[case.op] if axis[-1] != "?" and axis not in case.axes]

@@ -12,26 +12,8 @@ import torch
 
 from harness.core.case import Case
 
-__all__ = ["FAMILIES", "Draw"]
+__all__ = ["Draw"]
 
-# The first group differs from "base" by its axes only; the second by its values.
-FAMILIES = (
-    "base",
-    "tile_minus_1",
-    "tile_plus_1",
-    "one_row",
-    "tail",
-    "sharded",
-    "zero_rows",
-    "zero_block",
-    "extremes",
-    "masked_rows",
-    "ties",
-    "scale_up",
-    "small_rows",
-    "spread_blocks",
-    "midpoints",
-)
 _SCALE_UP = 64.0
 _FINITE_BF16 = (-(2.0**127) * (2 - 2.0**-7), 2.0**127 * (2 - 2.0**-7))
 _SMALLEST_BF16_SUBNORMAL = 2.0**-133

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 
 from harness.core.errors import UsageError
+from harness.core.op_axes import LAYOUTS
 from harness.core.suggest import near_names
 
-__all__ = ["LAYOUTS", "laid_out"]
+__all__ = ["laid_out"]
 
 # What stands around a view: a kernel that reads it shows, and one that writes it is caught.
 _SURROUNDING = 77
@@ -21,9 +22,9 @@ def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     Raises:
         UsageError: the layout is not known.
     """
-    if layout not in LAYOUTS:
+    if layout not in _PLACERS:
         raise UsageError(f"layout {layout!r} is not known{near_names(layout, LAYOUTS)}")
-    return LAYOUTS[layout](tensor)
+    return _PLACERS[layout](tensor)
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
@@ -72,10 +73,6 @@ def _filled(view: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return view
 
 
-LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "contiguous": _contiguous,
-    "transposed": _transposed,
-    "strided": _strided,
-    "offset": _offset,
-    "expanded": _expanded,
-}
+_PLACERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = dict(
+    zip(LAYOUTS, (_contiguous, _transposed, _strided, _offset, _expanded), strict=True)
+)

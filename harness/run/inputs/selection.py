@@ -54,6 +54,35 @@ def _selected_rows(draw: Draw, T: int, n: int, M: int) -> torch.Tensor:
     return indices
 
 
+def _prefill_attention(draw: Draw) -> dict[str, Any]:
+    T, H, D, N = (draw.case.axes[axis] for axis in ("T", "H", "D", "N"))
+    return {
+        "q": draw.activations(T, H, D, spread=4),
+        "rows": draw.activations(N, D, spread=4),
+        "allowed": _allowed_rows(draw, T, N),
+        "sink": draw.normal(H, scale=8.0 if draw.family == "extremes" else 0.5),
+    }
+
+
+def _allowed_rows(draw: Draw, T: int, N: int) -> torch.Tensor:
+    """What neighbouring prompt tokens see: a window that moves with the token in the last T + W
+    rows, W = N // 8, and a third of the rows before it; the fifth sixth of N is nobody's, so
+    that whole tiles of long problems are.
+
+    "masked_rows": every third token sees nothing.
+    """
+    window = max(1, N // 8)
+    newest = N - T + torch.arange(T).unsqueeze(1)
+    position = torch.arange(N).unsqueeze(0)
+    in_window = (position <= newest) & (position > newest - window)
+    selected = (draw.normal(T, N) < -0.43) & (position <= newest - window)
+    allowed = in_window | selected
+    allowed[:, 2 * N // 3 : 5 * N // 6] = False
+    if draw.family == "masked_rows":
+        allowed[draw.special_rows(T)] = False
+    return allowed
+
+
 def _index_scores(draw: Draw) -> dict[str, Any]:
     T, h, x, n = (draw.case.axes[axis] for axis in ("T", "h", "x", "n"))
     return {
@@ -112,6 +141,7 @@ def _logits(draw: Draw) -> torch.Tensor:
 BUILDERS: dict[str, Callable[[Draw], dict[str, Any]]] = {
     "router": _router,
     "sparse_attention": _sparse_attention,
+    "prefill_attention": _prefill_attention,
     "index_scores": _index_scores,
     "candidate_blocks": _candidate_blocks,
     "topk_positions": _topk_positions,

@@ -21,6 +21,7 @@ AXES: dict[str, dict[str, int]] = {
     "swiglu": {"T": 5, "I": 64},
     "router": {"T": 5, "d": 64, "E": 16},
     "sparse_attention": {"T": 5, "H": 4, "D": 32, "n": 24, "M": 12},
+    "prefill_attention": {"T": 5, "H": 4, "D": 32, "N": 40},
     "index_scores": {"T": 5, "h": 4, "x": 32, "n": 20},
     "candidate_blocks": {"T": 6, "n": 44},
     "topk_positions": {"T": 6, "n": 30},

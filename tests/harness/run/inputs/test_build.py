@@ -9,11 +9,10 @@ import torch
 
 from harness.core.errors import UsageError
 from harness.core.numerics import FAST, GOLDEN
+from harness.core.op_axes import FAMILIES, LAYOUTS, OP_AXES
 from harness.core.ops import OP_SHEET
 from harness.core.weights import QuantisedWeight
-from harness.run.inputs import OP_AXES, OP_SCALARS, Arguments, build_inputs
-from harness.run.inputs.draw import FAMILIES
-from harness.run.inputs.layouts import LAYOUTS
+from harness.run.inputs import OP_SCALARS, Arguments, build_inputs
 from references.op_table import TABLE
 from tests.harness.run.problems import AXES, small_case
 

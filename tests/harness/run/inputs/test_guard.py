@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.run.inputs import Snapshot, build_inputs
-from harness.run.inputs.layouts import LAYOUTS
+from harness.core.op_axes import LAYOUTS
 from tests.harness.run.problems import small_case
 
 

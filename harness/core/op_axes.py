@@ -1,4 +1,7 @@
-"""Which axis letters a case of each op gives; letters are those of harness.core.ops' legend."""
+"""The words a case is written in: axis letters of each op, families, layouts.
+
+Suites read them, inputs are built from them; letters are those of harness.core.ops' legend.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ OP_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "swiglu": ("T", "I"),
         "router": ("T", "d", "E"),
         "sparse_attention": ("T", "H", "D", "n", "M"),
+        "prefill_attention": ("T", "H", "D", "N"),
         "index_scores": ("T", "h", "x", "n"),
         "candidate_blocks": ("T", "n"),
         "topk_positions": ("T", "n"),
@@ -37,6 +41,7 @@ OP_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
+# The first six differ by their axes only; the others by their values.
 FAMILIES = (
     "base",
     "tile_minus_1",
