@@ -9,7 +9,7 @@ import torch
 from engine.model.base import Runtime
 from engine.weights.tensors import MoeWeights
 
-__all__ = ["ExpertShape", "Moe"]
+__all__ = ["ExpertShape", "Moe", "Routing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,20 @@ class ExpertShape:
 
     num_experts: int
     top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """What a layer knows before any expert runs.
+
+    Attributes:
+        expert_ids, weights: [T, top_k] of all ranks' experts.
+        shared: [T, d] of the shared expert, complete or this rank's part; None without it.
+    """
+
+    expert_ids: torch.Tensor
+    weights: torch.Tensor
+    shared: torch.Tensor | None
 
 
 class Moe:
@@ -39,9 +53,30 @@ class Moe:
 
     def run(self, x: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
         """Output [T, d] of x [T, d]; rows that are padding meet no routed expert."""
+        return self.finish(x, is_real, self.begin(x))
+
+    def begin(self, x: torch.Tensor) -> Routing:
+        """Routing and shared expert of x [T, d]: no exchange, and shapes that no value decides.
+
+        A compiled region may hold this; `finish` stays outside.
+        """
+        config, weights = self._runtime.config, self._weights
+        expert_ids, route_weights = self._runtime.ops.router(
+            x,
+            weights.gate,
+            weights.bias,
+            self._shape.top_k,
+            config.route_scale,
+            config.gate_temp,
+            config.normalise_experts,
+        )
+        return Routing(expert_ids, route_weights, self._shared(x))
+
+    def finish(self, x: torch.Tensor, is_real: torch.Tensor, routing: Routing) -> torch.Tensor:
+        """Output [T, d] once `begin` has routed x."""
         runtime = self._runtime
-        routed = self._routed(x, is_real)
-        shared = self._shared(x)
+        routed = self._routed(x, is_real, routing)
+        shared = routing.shared
         if shared is None:
             total = runtime.group.sum(routed, f"moe.{self._layer}")
         elif self._sums_shared_apart:
@@ -64,27 +99,18 @@ class Moe:
         y: torch.Tensor = runtime.ops.linear_fp8(inner, weights.shared_w2, output)
         return y.to(runtime.accumulate)
 
-    def _routed(self, x: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
+    def _routed(self, x: torch.Tensor, is_real: torch.Tensor, routing: Routing) -> torch.Tensor:
         """Sum of this rank's routed experts [T, d], unrounded."""
         runtime, weights, config = self._runtime, self._weights, self._runtime.config
         total = x.new_zeros(x.shape, dtype=runtime.accumulate)
-        expert_ids, route_weights = runtime.ops.router(
-            x,
-            weights.gate,
-            weights.bias,
-            self._shape.top_k,
-            config.route_scale,
-            config.gate_temp,
-            config.normalise_experts,
-        )
         if weights.w13 is None or weights.w2 is None:
             return total
-        pairs, group_sizes = self._local_pairs(expert_ids, is_real)
+        pairs, group_sizes = self._local_pairs(routing.expert_ids, is_real)
         tokens = pairs // self._shape.top_k
         gate, up = runtime.ops.linear_fp4_grouped(x[tokens], weights.w13, group_sizes).chunk(
             2, dim=1
         )
-        inner = runtime.ops.swiglu(gate, up, config.swiglu_limit, route_weights.flatten()[pairs])
+        inner = runtime.ops.swiglu(gate, up, config.swiglu_limit, routing.weights.flatten()[pairs])
         y_Pd = runtime.ops.linear_fp4_grouped(inner, weights.w2, group_sizes)
         return total.index_add_(0, tokens, y_Pd.to(runtime.accumulate))
 
