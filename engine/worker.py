@@ -29,7 +29,7 @@ from engine.parallel.group import Group
 from engine.precision import parameter_dtype
 from engine.sampler import Greedy
 from engine.schedule.plan import DraftPlan, StepPlan
-from engine.weights.checkpoint import Checkpoint
+from engine.weights.checkpoint import Checkpoint, TensorSource
 from engine.weights.layout import RankLayout
 from engine.weights.load import WeightLoader
 from harness.core.engine_face import EngineSettings
@@ -92,6 +92,9 @@ def resolve_numerics(settings: EngineSettings) -> Numerics:
 class Worker:
     """Loads one rank and runs steps. The caller decides what runs; a worker never schedules.
 
+    Args:
+        source: where weights come from; None reads the checkpoint's files.
+
     Attributes:
         last_proposal: tensors of the last `propose`, for inspection.
         region_times: once `start_region_timing` was called.
@@ -108,6 +111,7 @@ class Worker:
         limits: EngineLimits,
         group: Group,
         device: Device | None = None,
+        source: TensorSource | None = None,
     ) -> None:
         numerics = resolve_numerics(settings)
         self.group = group
@@ -125,9 +129,8 @@ class Worker:
             if config.engram
             else None
         )
-        loader = WeightLoader(
-            Checkpoint(settings.checkpoint), self.layout, parameter_dtype(numerics)
-        )
+        files = source or Checkpoint(settings.checkpoint)
+        loader = WeightLoader(files, self.layout, parameter_dtype(numerics))
         runtime = Runtime(config, self.ops, numerics, self.layout, group)
         loaded = loader.load(with_draft=bool(settings.speculative))
         self.weights = on_device(loaded, self.device)

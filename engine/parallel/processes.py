@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
+from engine.engram.shared_tables import create_table_segment
 from engine.graphs.region_times import wants_region_timing
 from engine.parallel.executor import agreed_output
 from engine.parallel.failure import Failure, blame, hung_rank, is_stopped, ring_report
@@ -40,6 +41,7 @@ class ProcessExecutor:
 
     Raises:
         RankError: a rank did not come up within its limit.
+        UsageError: shared memory has no room for the Engram tables.
     """
 
     def __init__(self, settings: EngineSettings, config: ModelConfig, limits: EngineLimits) -> None:
@@ -56,6 +58,7 @@ class ProcessExecutor:
         self._connections: list[Connection] = []
         threads = settings.num_threads or max(1, torch.get_num_threads() // size)
         start_limit_s = max(_START_LIMIT_S, self._limit_s)
+        tables = create_table_segment(config)
         try:
             for rank in range(size):
                 spec = RankSpec(
@@ -68,12 +71,16 @@ class ProcessExecutor:
                     num_threads=threads,
                     group_timeout_s=start_limit_s + 30.0,
                     times_regions=rank == 0 and wants_region_timing(),
+                    engram_path=tables.path if tables else "",
                 )
                 self._start(context, spec)
             self._collect(start_limit_s)
         except BaseException:
             self.close()
             raise
+        finally:
+            if tables:
+                tables.forget()  # the ranks' mappings keep it
 
     @property
     def pids(self) -> list[int]:

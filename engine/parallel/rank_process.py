@@ -22,9 +22,12 @@ from torch._C._distributed_c10d import TCPStore
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
 from engine.device.neuron import open_device
+from engine.engram.shared_tables import SharedTables
 from engine.graphs.region_times import report_regions
 from engine.parallel.group import Group
 from engine.parallel.ring import CollectiveRing
+from engine.parallel.shared_segment import SharedSegment
+from engine.weights.checkpoint import Checkpoint, TensorSource
 from engine.worker import Worker
 from harness.core.child_processes import remove_temporary_directory_of_parent
 from harness.core.engine_face import EngineSettings
@@ -43,6 +46,7 @@ class RankSpec:
         store_port: of the parent's key-value store on the loopback interface.
         num_threads: torch threads.
         times_regions: it reports times of regions when it stops (rank 0 of a timed run).
+        engram_path: of the shared segment for the Engram tables, "" without Engram.
         group_timeout_s: after which a collective gives up; the parent's limit comes first.
     """
 
@@ -55,6 +59,7 @@ class RankSpec:
     num_threads: int
     group_timeout_s: float
     times_regions: bool = False
+    engram_path: str = ""
 
 
 class CollectiveError(RuntimeError):
@@ -115,7 +120,7 @@ def _serve(spec: RankSpec, connection: Connection, ring: CollectiveRing) -> None
     device = open_device(spec.settings.device, spec.rank)
     _join_group(spec, device.collective_backend)
     group = GatheringGroup(spec.rank, spec.size, ring)
-    worker = Worker(spec.settings, spec.config, spec.limits, group, device)
+    worker = Worker(spec.settings, spec.config, spec.limits, group, device, _weight_source(spec))
     if spec.times_regions:
         worker.start_region_timing()
     connection.send(("ready", None))
@@ -127,6 +132,15 @@ def _serve(spec: RankSpec, connection: Connection, ring: CollectiveRing) -> None
         connection.send(("done", answer))
     report_regions(worker.region_times)
     dist.destroy_process_group()
+
+
+def _weight_source(spec: RankSpec) -> TensorSource:
+    files = Checkpoint(spec.settings.checkpoint)
+    if not spec.engram_path:
+        return files
+    tables = SharedTables(files, SharedSegment.open(spec.engram_path), spec.config)
+    tables.fill(spec.rank, spec.size)
+    return tables
 
 
 def _join_group(spec: RankSpec, backend: str) -> None:
