@@ -23,6 +23,7 @@ from engine.serve.chats import ChatAnswer, chat_answer
 from engine.serve.completions import CompletionAnswer, completion_answer
 from engine.serve.errors import ApiError, bad_request, error_body
 from engine.serve.event_stream import EventStream, WatchedAnswer
+from engine.serve.facts import wants_facts
 from engine.serve.fields import Fields, parse_body
 from engine.serve.guard import Guard, read_body
 from engine.serve.metrics import CONTENT_TYPE, ServerMetrics
@@ -138,14 +139,18 @@ class _Endpoints:
         return JSONResponse({"object": "list", "data": data})
 
     async def completions(self, request: Request) -> ASGIApp:
-        answer = completion_answer(self._service, await _fields(request))
+        answer = completion_answer(
+            self._service, await _fields(request), tells_facts=wants_facts(request.headers)
+        )
         self._note(request, [job.token_ids for job in answer.jobs])
-        return _response(answer)
+        return _response(request, answer)
 
     async def chat(self, request: Request) -> ASGIApp:
-        answer = chat_answer(self._service, await _fields(request))
+        answer = chat_answer(
+            self._service, await _fields(request), tells_facts=wants_facts(request.headers)
+        )
         self._note(request, [answer.job.token_ids])
-        return _response(answer)
+        return _response(request, answer)
 
     async def tokenize(self, request: Request) -> Response:
         fields = await _fields(request)
@@ -188,7 +193,8 @@ class _Endpoints:
             facts["prompts"] = [list(prompt) for prompt in prompts]
 
 
-def _response(answer: CompletionAnswer | ChatAnswer) -> ASGIApp:
+def _response(request: Request, answer: CompletionAnswer | ChatAnswer) -> ASGIApp:
+    request.scope["state"]["log_facts"] = answer.usage.log_facts
     return EventStream(answer.events) if answer.body.stream.stream else WatchedAnswer(answer.whole)
 
 

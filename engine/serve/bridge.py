@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import Any
 
 from engine.llm import LLM
 from engine.schedule.request import Request
 from engine.serve.errors import ApiError
+from engine.serve.facts import request_facts
+from engine.serve.finite import choosing_finite, nonfinite_error, num_sound, taking_finite
 from engine.serve.logprobs import LogprobRecorder, TokenLogprob
 from engine.serve.requests import Sampling
 from engine.serve.sampling import TokenChooser
@@ -51,14 +54,18 @@ class TokenEvent:
         finish_reason: "" while it goes on.
         logprobs: one a token where they were asked for.
         prompt_logprobs: of the prompt's second token on, once, with the first tokens.
+        facts: what `request_facts` says, with the last token.
+        error: ends the sequence in place of a finish reason.
     """
 
     index: int
-    token_ids: tuple[int, ...]
-    token_ns: int
+    token_ids: tuple[int, ...] = ()
+    token_ns: int = 0
     finish_reason: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    facts: Mapping[str, Any] | None = None
+    error: ApiError | None = None
 
 
 @dataclass(slots=True)
@@ -71,25 +78,27 @@ class _Sequence:
 
 
 _Command = Callable[[], None]
+# Told why sequences ended without their last token, and how many.
+CountEnded = Callable[[str, int], object]
 
 
 class Call:
     """The sequences of one HTTP call: iterate over its events, leave it and they are cancelled.
 
     Raises (from iteration):
-        ApiError: 500, the engine failed.
+        ApiError: 500, the engine failed or computed logits that are no numbers.
     """
 
     def __init__(
         self,
         bridge: EngineBridge,
         jobs: Sequence[SequenceJob],
-        on_abandoned: Callable[[int], object],
+        count_ended: CountEnded,
     ) -> None:
         self._bridge = bridge
-        self._on_abandoned = on_abandoned
+        self._count_ended = count_ended
         self._jobs = jobs
-        self._events: asyncio.Queue[TokenEvent | ApiError] = asyncio.Queue()
+        self._events: asyncio.Queue[TokenEvent] = asyncio.Queue()
         self._unfinished: set[int] = set()
 
     async def __aenter__(self) -> Call:
@@ -103,34 +112,37 @@ class Call:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._on_abandoned(len(self._unfinished))
+        self._count_ended("abort", len(self._unfinished))
         for index in sorted(self._unfinished):
             self.cancel(index)
 
     async def __aiter__(self) -> AsyncIterator[TokenEvent]:
         while self._unfinished:
             event = await self._events.get()
-            if isinstance(event, ApiError):
-                raise event
             if event.index not in self._unfinished:
                 continue  # cancelled meanwhile
-            if event.finish_reason:
+            if event.finish_reason or event.error is not None:
                 self._unfinished.discard(event.index)
-            yield event
+            if event.token_ids or event.error is None:
+                # What a step gave beside the token that failed is sound.
+                yield event
+            if event.error is not None:
+                self._count_ended("error", 1)
+                raise event.error
 
     def cancel(self, index: int) -> None:
         """End one sequence early."""
         self._unfinished.discard(index)
         self._bridge.cancel(self, index)
 
-    def deliver(self, event: TokenEvent | ApiError) -> None:
+    def deliver(self, event: TokenEvent) -> None:
         """Called on the loop by the bridge."""
         self._events.put_nowait(event)
 
 
 @dataclass(slots=True)
 class _Outbox:
-    events: list[tuple[Call, TokenEvent | ApiError]] = field(default_factory=list)
+    events: list[tuple[Call, TokenEvent]] = field(default_factory=list)
     num_ended: int = 0
 
 
@@ -178,14 +190,10 @@ class EngineBridge:
     def call(
         self,
         jobs: Sequence[SequenceJob],
-        on_abandoned: Callable[[int], object] = lambda _: None,
+        count_ended: CountEnded = lambda *_: None,
     ) -> Call:
-        """Sequences to run together; they start when the call is entered.
-
-        Args:
-            on_abandoned: told how many sequences were unfinished when the call was left.
-        """
-        return Call(self, jobs, on_abandoned)
+        """Sequences to run together; they start when the call is entered."""
+        return Call(self, jobs, count_ended)
 
     def start(self, call: Call, jobs: Sequence[SequenceJob]) -> None:
         """Queue a call's sequences.
@@ -246,7 +254,7 @@ class EngineBridge:
             try:
                 self.engine.submit(sequence.request)
             except UsageError as error:
-                refusal = ApiError(400, str(error))
+                refusal = TokenEvent(sequence.index, error=ApiError(400, str(error)))
                 self._on_loop(self._deliver, _Outbox([(sequence.call, refusal)], 1))
             else:
                 self._sequences[id(sequence.call), sequence.index] = sequence
@@ -254,16 +262,26 @@ class EngineBridge:
     def _abort(self, call: Call, index: int) -> None:
         sequence = self._sequences.get((id(call), index))
         if sequence is not None:
-            self.engine.scheduler.abort(sequence.request)
-            sequence.request.finish_reason = sequence.request.finish_reason or "abort"
+            self._end(sequence.request, "abort")
+
+    def _end(self, request: Request, reason: str) -> None:
+        request.finish_reason = request.finish_reason or reason
+        self.engine.scheduler.abort(request)
 
     def _publish(self) -> None:
         outbox = _Outbox()
         for key, sequence in list(self._sequences.items()):
             request = sequence.request
-            tokens = tuple(request.tokens[request.prompt_len + sequence.num_published :])
+            first = request.prompt_len + sequence.num_published
+            tokens = tuple(request.tokens[first : num_sound(request)])
+            error = nonfinite_error(request)
+            if error is not None:
+                self._end(request, "error")
             if tokens or request.finish_reason:
-                outbox.events.append((sequence.call, _event(sequence, tokens)))
+                event = _event(sequence, tokens)
+                if error is not None:
+                    event = replace(event, error=error, finish_reason="")
+                outbox.events.append((sequence.call, event))
                 sequence.num_published += len(tokens)
             if request.finish_reason:
                 del self._sequences[key]
@@ -275,7 +293,9 @@ class EngineBridge:
 
     def _fail_all(self) -> None:
         error = ApiError(500, f"the engine failed: {self.failure}")
-        outbox = _Outbox([(sequence.call, error) for sequence in self._sequences.values()])
+        outbox = _Outbox(
+            [(one.call, TokenEvent(one.index, error=error)) for one in self._sequences.values()]
+        )
         self._sequences.clear()
         self._on_loop(self._deliver, outbox)
         self._on_loop(lambda _: self._on_failure(), outbox)
@@ -307,8 +327,8 @@ class EngineBridge:
             ignore_eos=sampling.ignore_eos,
             want_logits=recorder is not None or chooser is not None,
             scores_prompt=job.scores_prompt,
-            on_logits=recorder.take if recorder is not None else _drop,
-            choose=chooser,
+            on_logits=taking_finite(recorder.take) if recorder is not None else _drop,
+            choose=choosing_finite(chooser) if chooser is not None else None,
         )
         return _Sequence(call, index, request, recorder)
 
@@ -327,4 +347,5 @@ def _event(sequence: _Sequence, tokens: tuple[int, ...]) -> TokenEvent:
         finish_reason=request.finish_reason,
         logprobs=recorder.follow(tokens) if recorder is not None else (),
         prompt_logprobs=tuple(recorder.prompt) if recorder is not None and is_first else (),
+        facts=request_facts(request) if request.finish_reason else None,
     )

@@ -14,7 +14,8 @@ from engine.serve.event_stream import DONE, event
 from engine.serve.fields import Fields
 from engine.serve.logprobs import TokenLogprob
 from engine.serve.requests import ChatBody, parse_chat
-from engine.serve.service import Piece, Service, Usage
+from engine.serve.service import Piece, Service
+from engine.serve.usage import Usage
 
 __all__ = ["ChatAnswer", "chat_answer"]
 
@@ -35,15 +36,16 @@ class ChatAnswer:
         async with self.service.open([self.job]) as call:
             yield event({**head, "choices": [_delta({"role": "assistant", "content": ""})]})
             async for piece in self.service.pieces(call, [self.job]):
-                self.usage.completion_tokens += 1
+                self.usage.take(piece.index, piece.facts)
                 choice = _delta({"content": piece.text}, self._logprobs([piece]))
                 choice["finish_reason"] = piece.finish_reason
                 chunk = {**head, "choices": [choice]}
                 if self.body.stream.usage_in_every_chunk:
                     chunk["usage"] = self.usage.body()
                 yield event(chunk)
+                self.usage.mark_sent()
         if self.body.stream.include_usage:
-            yield event({**head, "choices": [], "usage": self.usage.body()})
+            yield event({**head, "choices": [], **self.usage.tail()})
         yield DONE
 
     async def whole(self) -> dict[str, Any]:
@@ -51,7 +53,7 @@ class ChatAnswer:
         pieces = []
         async with self.service.open([self.job]) as call:
             async for piece in self.service.pieces(call, [self.job]):
-                self.usage.completion_tokens += 1
+                self.usage.take(piece.index, piece.facts)
                 pieces.append(piece)
         choice = {
             "index": 0,
@@ -59,7 +61,7 @@ class ChatAnswer:
             "logprobs": self._logprobs(pieces),
             "finish_reason": pieces[-1].finish_reason,
         }
-        return {**self.head, "choices": [choice], "usage": self.usage.body()}
+        return {**self.head, "choices": [choice], **self.usage.tail()}
 
     def _logprobs(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
         if self.body.sampling.num_logprobs is None:
@@ -75,7 +77,7 @@ class ChatAnswer:
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
-def chat_answer(service: Service, fields: Fields) -> ChatAnswer:
+def chat_answer(service: Service, fields: Fields, *, tells_facts: bool = False) -> ChatAnswer:
     """Check a call.
 
     Raises:
@@ -93,7 +95,8 @@ def chat_answer(service: Service, fields: Fields) -> ChatAnswer:
         "created": int(time.time()),
         "model": model,
     }
-    return ChatAnswer(service, body, service.job(ids, body.sampling), head, Usage(len(ids)))
+    job = service.job(ids, body.sampling)
+    return ChatAnswer(service, body, job, head, Usage(len(ids), 1, tells_facts))
 
 
 def _delta(delta: dict[str, str], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:

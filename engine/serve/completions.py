@@ -14,7 +14,8 @@ from engine.serve.event_stream import DONE, event
 from engine.serve.fields import Fields
 from engine.serve.logprobs import TokenLogprob
 from engine.serve.requests import CompletionBody, parse_completion
-from engine.serve.service import Piece, Service, Usage
+from engine.serve.service import Piece, Service
+from engine.serve.usage import Usage
 
 __all__ = ["CompletionAnswer", "completion_answer"]
 
@@ -34,7 +35,7 @@ class CompletionAnswer:
         offsets = [0] * len(self.jobs)
         async with self.service.open(self.jobs) as call:
             async for piece in self.service.pieces(call, self.jobs):
-                self.usage.completion_tokens += 1
+                self.usage.take(piece.index, piece.facts)
                 choice = {
                     "index": piece.index,
                     "text": piece.text,
@@ -46,8 +47,9 @@ class CompletionAnswer:
                 if self.body.stream.usage_in_every_chunk:
                     chunk["usage"] = self.usage.body()
                 yield event(chunk)
+                self.usage.mark_sent()
         if self.body.stream.include_usage:
-            yield event({**self.head, "choices": [], "usage": self.usage.body()})
+            yield event({**self.head, "choices": [], **self.usage.tail()})
         yield DONE
 
     async def whole(self) -> dict[str, Any]:
@@ -55,13 +57,13 @@ class CompletionAnswer:
         pieces: list[list[Piece]] = [[] for _ in self.jobs]
         async with self.service.open(self.jobs) as call:
             async for piece in self.service.pieces(call, self.jobs):
-                self.usage.completion_tokens += 1
+                self.usage.take(piece.index, piece.facts)
                 pieces[piece.index].append(piece)
         choices = [
             self._choice(job, index, of_one)
             for index, (job, of_one) in enumerate(zip(self.jobs, pieces, strict=True))
         ]
-        return {**self.head, "choices": choices, "usage": self.usage.body()}
+        return {**self.head, "choices": choices, **self.usage.tail()}
 
     def _choice(self, job: SequenceJob, index: int, pieces: Sequence[Piece]) -> dict[str, Any]:
         text = "".join(piece.text for piece in pieces)
@@ -107,7 +109,9 @@ class CompletionAnswer:
         return top
 
 
-def completion_answer(service: Service, fields: Fields) -> CompletionAnswer:
+def completion_answer(
+    service: Service, fields: Fields, *, tells_facts: bool = False
+) -> CompletionAnswer:
     """Check a call.
 
     Raises:
@@ -135,4 +139,5 @@ def completion_answer(service: Service, fields: Fields) -> CompletionAnswer:
         "created": int(time.time()),
         "model": model,
     }
-    return CompletionAnswer(service, body, jobs, head, Usage(sum(map(len, prompts))))
+    usage = Usage(sum(map(len, prompts)), len(jobs), tells_facts)
+    return CompletionAnswer(service, body, jobs, head, usage)

@@ -73,7 +73,7 @@ class Guard:
             else:
                 await _answer(refusal, send_marked)
         finally:
-            self._note(scope, request_id, status, time.perf_counter_ns() - start_ns)
+            self._note(scope, request_id, status, start_ns)
 
     def _refusal(self, scope: Scope, headers: MutableMapping[bytes, bytes]) -> ApiError | None:
         if self._api_key and scope["path"] not in _OPEN_PATHS:
@@ -88,12 +88,16 @@ class Guard:
         scope["state"]["max_body_bytes"] = self._max_body_bytes
         return None
 
-    def _note(self, scope: Scope, request_id: str, status: int, elapsed_ns: int) -> None:
+    def _note(self, scope: Scope, request_id: str, status: int, start_ns: int) -> None:
+        elapsed_ns = time.perf_counter_ns() - start_ns
         path = scope["path"] if scope["path"] in self._endpoints else "other"
         # Nothing was answered where the client went away first.
         shown = str(status) if status else "gone"
         self._metrics.requests.labels(path, shown).inc()
-        facts: dict[str, Any] = scope["state"]["facts"]
+        facts: dict[str, Any] = dict(scope["state"]["facts"])
+        # What only the end of an answer tells: its tokens, and when they went out.
+        if (log_facts := scope["state"].get("log_facts")) is not None:
+            facts |= log_facts(start_ns)
         extra = "".join(f" {name}={value}" for name, value in facts.items())
         _LOG.info(
             "request_id=%s method=%s path=%s status=%s elapsed_ms=%.1f%s",

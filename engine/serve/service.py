@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from engine.serve.bridge import Call, EngineBridge, SequenceJob, TokenEvent
 from engine.serve.errors import ApiError, bad_request
@@ -15,7 +16,7 @@ from engine.serve.metrics import ServerMetrics
 from engine.serve.requests import Sampling
 from engine.serve.text import Detokeniser, StopText, Text
 
-__all__ = ["Piece", "Service", "Usage"]
+__all__ = ["Piece", "Service"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Piece:
     Attributes:
         text: what it adds; may be empty.
         finish_reason: on the last token's piece only.
+        facts: of the engine, on the piece of a last token that the engine itself ended with.
     """
 
     index: int
@@ -33,22 +35,7 @@ class Piece:
     finish_reason: str | None
     logprob: TokenLogprob | None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-
-
-@dataclass(slots=True)
-class Usage:
-    """Tokens of one call so far, as OpenAI's `usage` counts them."""
-
-    prompt_tokens: int
-    completion_tokens: int = 0
-
-    def body(self) -> dict[str, int]:
-        """The JSON object."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-        }
+    facts: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -133,7 +120,7 @@ class Service:
 
     def open(self, jobs: Sequence[SequenceJob]) -> Call:
         """A call for `pieces`, to be entered."""
-        return self.bridge.call(jobs, self.metrics.sequences.labels("abort").inc)
+        return self.bridge.call(jobs, self._count_cut_short)
 
     async def pieces(self, call: Call, jobs: Sequence[SequenceJob]) -> AsyncIterator[Piece]:
         """Pieces of an entered call as its tokens come; metrics are kept on the way."""
@@ -176,6 +163,7 @@ class Service:
                     finish_reason=reason,
                     logprob=event.logprobs[place] if event.logprobs else None,
                     prompt_logprobs=event.prompt_logprobs if place == 0 else (),
+                    facts=event.facts if is_last else None,
                 )
             )
             self.metrics.generation_tokens.inc()
@@ -190,6 +178,9 @@ class Service:
         if output.num_tokens > 1:
             span_ns = event.token_ns - output.first_ns
             self.metrics.tpot.observe(span_ns / 1e9 / (output.num_tokens - 1))
+
+    def _count_cut_short(self, reason: str, count: int) -> None:
+        self.metrics.sequences.labels(reason).inc(count)
 
     def _check_ids(self, token_ids: Sequence[int]) -> None:
         if not token_ids:

@@ -52,18 +52,25 @@ class FormulaExecutor:
 
     Args:
         bias: [V], added to every row of logits.
+        nan_at: the row at this position of a sequence has a NaN; None: no row has.
     """
 
-    def __init__(self, before_step: Callable[[int], None], bias: np.ndarray | float = 0.0) -> None:
+    def __init__(
+        self,
+        before_step: Callable[[int], None],
+        bias: np.ndarray | float = 0.0,
+        nan_at: int | None = None,
+    ) -> None:
         self._before_step = before_step
         self._bias = bias
+        self._nan_at = nan_at
         self.plans: list[StepPlan] = []
 
     def execute(self, plan: StepPlan) -> StepOutput:
         self._before_step(plan.step)
         self.plans.append(plan)
         rows = [
-            formula_logits(chunk.token_ids[place], chunk.start + place) + self._bias
+            self._row(chunk.token_ids[place], chunk.start + place)
             for chunk in plan.chunks
             for place in range(len(chunk.token_ids) - chunk.num_logits, len(chunk.token_ids))
         ]
@@ -73,7 +80,14 @@ class FormulaExecutor:
             logits=np.array(rows) if plan.want_logits and rows else None,
             blocks_excluded=(0.0,) * len(rows),
             counters={"collectives": 0.0},
+            is_finite=tuple(bool(np.isfinite(row).all()) for row in rows),
         )
+
+    def _row(self, token: int, position: int) -> np.ndarray:
+        row = formula_logits(token, position) + self._bias
+        if position == self._nan_at:
+            row[7] = np.nan
+        return row
 
     def propose(self, plan: DraftPlan) -> DraftOutput:
         raise NotImplementedError("the formula drafts nothing")
@@ -89,11 +103,13 @@ def formula_engine(
     before_step: Callable[[int], None] | None = None,
     num_kv_blocks: int = 0,
     only_ids: Sequence[int] = (),
+    nan_at: int | None = None,
 ) -> LLM:
     """An engine on the configuration of a checkpoint; its weights are never read.
 
     Args:
         only_ids: generated ids are among these; empty allows all.
+        nan_at: see FormulaExecutor.
     """
     bias = np.zeros(VOCAB_SIZE)
     if only_ids:
@@ -105,7 +121,7 @@ def formula_engine(
             time.sleep(step_s)
 
     def open_executor(_: EngineSettings, __: ModelConfig, ___: EngineLimits) -> FormulaExecutor:
-        return FormulaExecutor(before_step or wait, bias)
+        return FormulaExecutor(before_step or wait, bias, nan_at)
 
     settings = EngineSettings(str(checkpoint), numerics="exact", num_kv_blocks=num_kv_blocks)
     return LLM(settings, executor=open_executor)

@@ -17,7 +17,7 @@ from tests.harness.cli.conftest import Command
 _NAN_BF16 = b"\xc0\x7f"
 
 
-def _with_nan(target: Path, tensor: str, element: int = 0) -> Path:
+def with_nan(target: Path, tensor: str, element: int = 0) -> Path:
     """A copy of a checkpoint in which one element of a bf16 tensor is NaN."""
     copy = copied_checkpoint("steady_mtp", target)
     file = copy / "model.safetensors"
@@ -37,7 +37,7 @@ def test_a_nan_weight_ends_the_command_and_names_the_position(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, cp: int
 ) -> None:
     # The last row of the head lies on the last rank.
-    damaged = _with_nan(tmp_path, "head.weight", 511 * 256)
+    damaged = with_nan(tmp_path, "head.weight", 511 * 256)
     out = tmp_path / "logits.npz"
     more = ("--out", out) if name == "logits" else ("--max-tokens", 2)
     code = command(name, "--checkpoint", damaged, "--ids", "5,6,7", "--cp", cp, *more)
@@ -53,7 +53,7 @@ def test_a_nan_weight_ends_the_command_and_names_the_position(
 def test_the_engine_reports_the_position_and_leaves_the_verdict_to_its_judge(
     tmp_path: Path,
 ) -> None:
-    damaged = _with_nan(tmp_path, "norm.weight")
+    damaged = with_nan(tmp_path, "norm.weight")
     with LLM(settings(checkpoint=str(damaged))) as llm:
         (one,) = llm.generate([[5, 6, 7, 8]], max_tokens=2, want_logits=True)
     assert one.counters["nonfinite_position"] == 3
