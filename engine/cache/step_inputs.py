@@ -20,7 +20,7 @@ import torch
 
 from engine.cache.state import CacheGeometry
 from engine.engram.hashing import EngramHash
-from engine.schedule.plan import StepPlan
+from engine.schedule.plan import AttentionPath, StepPlan
 
 __all__ = ["RatioInputs", "StepInputs", "build_step_inputs"]
 
@@ -66,6 +66,7 @@ class StepInputs:
         row_spans: rows of each sequence.
         engram_rows: [layers, T, F], or None without engram.
         logits_rows: [N].
+        path: how the step attends.
     """
 
     num_rows: int
@@ -82,6 +83,7 @@ class StepInputs:
     by_ratio: dict[int, RatioInputs]
     engram_rows: torch.Tensor | None
     logits_rows: torch.Tensor
+    path: AttentionPath = "decode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def build_step_inputs(
         by_ratio={ratio: _ratio_inputs(plan, rows, geometry, ratio, to_device) for ratio in ratios},
         engram_rows=None if engram is None else to_device(_engram_rows(plan, engram)),
         logits_rows=to_device(_logits_rows(plan)),
+        path=plan.path,
     )
 
 

@@ -12,6 +12,8 @@ __all__ = ["EngineLimits", "resolve_limits"]
 
 _TINY_HIDDEN = 2048
 _DEFAULT_NUM_SEQS = 8
+# A prefill step takes so many token buckets of prompt rows unless told otherwise: 512 at 128.
+_PREFILL_TOKEN_BUCKETS = 4
 _ZERO_IS_DEFAULT = (
     "max_model_len",
     "max_num_batched_tokens",
@@ -30,6 +32,8 @@ class EngineLimits:
         max_model_len: prompt plus output of one request.
         max_num_batched_tokens: rows of one step that hold prompt tokens.
         token_bucket: steps with prompt rows are padded to a multiple of it.
+        prefill_buckets: ascending; prompts run in steps of their own, through prefill attention,
+            padded to the smallest that covers them. (): prompts run as decode-shaped steps.
         context_buckets: ascending; the last one is max_model_len.
         page_size: tokens of one KV page.
         num_pages: pages of the pool, the scratch page 0 included.
@@ -45,6 +49,7 @@ class EngineLimits:
     num_pages: int
     max_num_seqs: int
     backtrack: int = 0
+    prefill_buckets: tuple[int, ...] = ()
 
     def pages_for(self, num_tokens: int) -> int:
         """Pages a sequence of so many tokens takes."""
@@ -58,10 +63,14 @@ class EngineLimits:
         raise UsageError(f"context of {num_tokens} tokens exceeds {self.context_buckets[-1]}")
 
     def padded_rows(self, num_rows: int, *, has_prompt_rows: bool) -> int:
-        """Rows a step is padded to: multiples of the token bucket, or powers of two."""
+        """Rows a decode step is padded to: multiples of the token bucket, or powers of two."""
         if has_prompt_rows:
             return -(-num_rows // self.token_bucket) * self.token_bucket
         return 1 << (num_rows - 1).bit_length()
+
+    def prefill_rows(self, num_rows: int) -> int:
+        """Rows a prefill step is padded to."""
+        return next(bucket for bucket in self.prefill_buckets if bucket >= num_rows)
 
 
 def resolve_limits(settings: EngineSettings, config: ModelConfig) -> EngineLimits:
@@ -83,16 +92,20 @@ def resolve_limits(settings: EngineSettings, config: ModelConfig) -> EngineLimit
             f"max_model_len={max_model_len}: the model has {config.max_positions} positions"
         )
     token_bucket = settings.token_bucket or (16 if tiny else 128)
+    has_prefill_path = settings.prefill == "attention"
+    batched = token_bucket * _PREFILL_TOKEN_BUCKETS if has_prefill_path else token_bucket
+    batched = settings.max_num_batched_tokens or batched
     pages_per_seq = -(-max_model_len // page_size)
     return EngineLimits(
         max_model_len=max_model_len,
-        max_num_batched_tokens=settings.max_num_batched_tokens or token_bucket,
+        max_num_batched_tokens=batched,
         token_bucket=token_bucket,
         context_buckets=buckets,
         page_size=page_size,
         num_pages=(settings.num_kv_blocks or pages_per_seq * _DEFAULT_NUM_SEQS) + 1,
         max_num_seqs=_DEFAULT_NUM_SEQS,
         backtrack=_backtrack(settings, config),
+        prefill_buckets=_prefill_buckets(token_bucket, batched) if has_prefill_path else (),
     )
 
 
@@ -101,6 +114,15 @@ def _refuse_negative(settings: EngineSettings) -> None:
         value = getattr(settings, name)
         if value < 0:
             raise UsageError(f"{name}={value}: it is positive, or 0 for the default")
+
+
+def _prefill_buckets(token_bucket: int, num_batched_tokens: int) -> tuple[int, ...]:
+    """The token bucket doubled until it reaches a whole step: 128, 256, 512."""
+    buckets = []
+    while token_bucket < num_batched_tokens:
+        buckets.append(token_bucket)
+        token_bucket *= 2
+    return (*buckets, num_batched_tokens)
 
 
 def _backtrack(settings: EngineSettings, config: ModelConfig) -> int:

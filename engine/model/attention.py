@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from engine.config.model import LayerRole
+from engine.model.attend import attend
 from engine.model.base import Runtime
 from engine.model.compressor import Compressor
 from engine.model.context import StepContext
@@ -46,8 +47,9 @@ class Attention:
             ring[inputs.ring_rows], kv_TD
         )
         indices = step.selection.indices if self._role.ratio else inputs.window_indices
+        assert indices is not None, "an index source precedes every layer with a ratio"
         scale = self._runtime.config.head_dim**-0.5
-        o_THD = ops.sparse_attention(q_THD, rows, indices, self._weights.sink, scale)
+        o_THD = attend(ops, step, q_THD, rows, indices, self._weights.sink, scale)
         # Written after attention: the ring's old rows are still in the window of early rows.
         ring[inputs.ring_targets] = kv_TD[inputs.ring_sources]
         o_THD = ops.rope(o_THD, rotation.cos, rotation.minus_sin)

@@ -42,12 +42,16 @@ class Selection:
         index_keys: [B*scope, x] of the current owner.
         indices: [T, W+M] buffer rows of window and selected entries.
         candidates: [T, scope] mask, once the candidate source has run.
+        mask, mask_indices: in a prefill step, [T, N] of the buffer rows each token sees, and the
+            indices it was made from.
     """
 
     buffers: dict[int | None, AttentionBuffer]
     index_keys: torch.Tensor | None = None
     indices: torch.Tensor | None = None
     candidates: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
+    mask_indices: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

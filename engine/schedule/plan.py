@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["DraftPlan", "DraftSequence", "SequenceChunk", "StepPlan"]
+__all__ = ["AttentionPath", "DraftPlan", "DraftSequence", "SequenceChunk", "StepPlan"]
+
+AttentionPath = Literal["decode", "prefill"]
+"""How a step attends: rows gathered for each token, or tiles of rows that tokens share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class StepPlan:
         padded_rows: rows the step is padded to.
         context: context bucket in tokens, at least the longest sequence's end.
         want_logits: whether rank 0 returns the logits, not only the ids.
+        path: "prefill" holds prompt rows only.
+        has_prompt_rows: whether any row, of this batch or another, is of a prompt.
     """
 
     step: int
@@ -50,6 +56,8 @@ class StepPlan:
     padded_rows: int
     context: int
     want_logits: bool
+    path: AttentionPath = "decode"
+    has_prompt_rows: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -74,7 +82,12 @@ class DraftSequence:
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """One proposal for each sequence, all of the configured block size."""
+    """One proposal for each sequence, all of the configured block size.
+
+    Attributes:
+        padded_sequences: blocks the step is padded to, at least the number of sequences.
+    """
 
     step: int
     sequences: tuple[DraftSequence, ...]
+    padded_sequences: int = 0

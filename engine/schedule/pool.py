@@ -34,8 +34,12 @@ class PagePool:
 
     def take(self, num_pages: int) -> tuple[int, tuple[int, ...]]:
         """A slot and pages; `fits` must hold."""
-        pages = tuple(self._free_pages.pop() for _ in range(num_pages))
+        pages = self.grow(num_pages)
         return self._free_slots.pop(), pages
+
+    def grow(self, num_pages: int) -> tuple[int, ...]:
+        """More pages for a sequence that has a slot; so many must be free."""
+        return tuple(self._free_pages.pop() for _ in range(num_pages))
 
     def give_back(self, slot: int, pages: Iterable[int]) -> None:
         """Return what `take` gave."""

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.schedule.speculation import Acceptance
+from harness.core.engine_face import StepShape
 
 __all__ = ["Request"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """What was asked, and what has been done.
 
@@ -24,7 +25,10 @@ class Request:
         on_logits: takes each step's logits rows [N, V]; `logits` then stays empty.
         choose: picks a token from a logits row [V] in place of the greedy one; needs want_logits.
         drafts: proposed tokens after the last of `tokens`, to be verified in the next step.
-        first_padded_rows, first_num_rows: width of its first step, with and without padding.
+        steps: shape of every step it took part in.
+        prefill_launches: ops called in the steps until its first token.
+        num_preemptions: times its pages were taken from it; its tokens are then computed again.
+        num_scored: of a request that scores its prompt, positions whose logits are out.
         nonfinite_position: the first position whose logits were no numbers; None: all were.
     """
 
@@ -41,8 +45,10 @@ class Request:
     pages: tuple[int, ...] = ()
     num_computed: int = 0
     num_prefill_steps: int = 0
-    first_padded_rows: int = 0
-    first_num_rows: int = 0
+    steps: list[StepShape] = field(default_factory=list)
+    prefill_launches: float = 0.0
+    num_preemptions: int = 0
+    num_scored: int = 0
     finish_reason: str = ""
     t_send_ns: int = 0
     token_ns: list[int] = field(default_factory=list)
@@ -65,8 +71,18 @@ class Request:
 
     @property
     def is_decoding(self) -> bool:
-        """The whole prompt has been computed."""
-        return self.num_computed >= self.prompt_len
+        """Nothing but its last token is left to compute, and the prompt is behind."""
+        return self.num_computed >= max(self.prompt_len, len(self.tokens) - 1)
+
+    @property
+    def first_padded_rows(self) -> int:
+        """Width of its first step; 0 before it."""
+        return self.steps[0].padded_rows if self.steps else 0
+
+    @property
+    def first_num_rows(self) -> int:
+        """Rows of its first step without padding."""
+        return self.steps[0].num_rows if self.steps else 0
 
     @property
     def max_total(self) -> int:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 
 from engine.config.limits import EngineLimits
-from engine.schedule.plan import DraftPlan, DraftSequence, SequenceChunk, StepPlan
+from engine.schedule.plan import AttentionPath, DraftPlan, DraftSequence, SequenceChunk, StepPlan
 from engine.schedule.pool import PagePool
 from engine.schedule.request import Request
+from engine.schedule.residence import Residence
 from engine.schedule.speculation import confident_length, num_accepted
 from engine.worker import DraftOutput, StepOutput
-from harness.core.errors import UsageError
+from harness.core.engine_face import StepShape
 
 __all__ = ["Scheduler"]
 
+_Rows = list[tuple[Request, int]]
+"""Requests of a step and how many of their known tokens it computes."""
+
 
 class Scheduler:
-    """First come, first served; a request starts when all pages it may need are free.
+    """Plans steps for what resides (see Residence), and takes their outputs in.
 
-    Reserving the whole length at admission means that no running request is ever preempted.
+    Without a prefill path of its own a step holds the rows of all decoding requests and, up to
+    the budget, rows of prompts. With one, steps of prompt rows and steps of decode rows take turns
+    while there are both: a decode waits for one prefill step at most, a prompt for one decode step.
 
     Args:
         num_lookback: tokens of history the engram hash needs.
@@ -29,32 +35,47 @@ class Scheduler:
         self._limits = limits
         self._num_lookback = num_lookback
         self._eos_token_id = eos_token_id
-        self._pool = PagePool(limits.num_pages, limits.max_num_seqs)
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
+        self._residence = Residence(limits)
         self._chunk_owners: list[Request] = []
         self._draft_owners: list[Request] = []
+        self._last_path: AttentionPath = "decode"
         self._step = 0
 
     @property
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
-        return bool(self._waiting or self._running)
+        return bool(self._residence.waiting or self._residence.running)
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have not started."""
-        return len(self._waiting)
+        """Requests that have not started, or were sent back."""
+        return len(self._residence.waiting)
 
     @property
     def num_running(self) -> int:
         """Requests that hold a slot."""
-        return len(self._running)
+        return len(self._residence.running)
+
+    @property
+    def num_preemptions(self) -> int:
+        """Times a request gave its pages up for an older one."""
+        return self._residence.num_preemptions
+
+    @property
+    def running(self) -> tuple[Request, ...]:
+        """Requests that hold a slot, oldest first."""
+        return tuple(self._residence.running)
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Rows still to be computed for all requests, as far as they may go."""
+        unfinished = (*self._residence.waiting, *self._residence.running)
+        return sum(request.max_total - request.num_computed for request in unfinished)
 
     @property
     def pool(self) -> PagePool:
         """Pages and slots."""
-        return self._pool
+        return self._residence.pool
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -62,57 +83,34 @@ class Scheduler:
         Raises:
             UsageError: it could never run: longer than max_model_len or the whole pool.
         """
-        limits = self._limits
-        if request.max_total > limits.max_model_len:
-            raise UsageError(
-                f"prompt of {request.prompt_len} tokens plus max_tokens={request.max_tokens} "
-                f"is {request.max_total}, max_model_len is {limits.max_model_len}"
-            )
-        needed, available = limits.pages_for(request.max_total), limits.num_pages - 1
-        if needed > available:
-            raise UsageError(
-                f"a request of {request.max_total} tokens needs {needed} KV pages of "
-                f"{limits.page_size} tokens, num_kv_blocks is {available}"
-            )
-        self._waiting.append(request)
+        self._residence.add(request)
 
     def abort(self, request: Request) -> None:
         """Drop a request, finished or not; its pages are free at once."""
-        if request in self._running:
-            self._finish(request, request.finish_reason or "abort")
-        elif request in self._waiting:
-            self._waiting.remove(request)
+        was_running = request.slot >= 0
+        if self._residence.remove(request) and was_running:
+            request.finish_reason = request.finish_reason or "abort"
 
     def next_plan(self) -> StepPlan:
         """The next step; `has_work` must hold."""
-        self._admit()
-        budget = self._limits.max_num_batched_tokens
-        chunks: list[SequenceChunk] = []
-        self._chunk_owners = []
-        has_prompt_rows = False
-        for request in sorted(self._running, key=lambda request: not request.is_decoding):
-            length = request.num_pending
-            if not request.is_decoding:
-                length = min(length, budget)
-                budget -= length
-                has_prompt_rows = has_prompt_rows or length > 0
-            # A decoding request always has its last token pending; its drafts come after it.
-            if length > 0:
-                chunks.append(self._chunk(request, length))
-                self._chunk_owners.append(request)
-        num_rows = sum(len(chunk.token_ids) for chunk in chunks)
-        padded = self._limits.padded_rows(num_rows, has_prompt_rows=has_prompt_rows)
+        self._residence.make_room()
+        path, rows = self._next_rows()
+        self._last_path = path
+        self._chunk_owners = [request for request, _ in rows]
+        chunks = tuple(self._chunk(request, length) for request, length in rows)
+        shape = self._shape(path, chunks)
         for request in self._chunk_owners:
-            if not request.is_decoding:
+            request.steps.append(shape)
+            if request.num_generated == 0:
                 request.num_prefill_steps += 1
-            if not request.first_padded_rows:
-                request.first_padded_rows, request.first_num_rows = padded, num_rows
         plan = StepPlan(
             step=self._step,
-            chunks=tuple(chunks),
-            padded_rows=padded,
-            context=self._limits.context_bucket(max(chunk.end for chunk in chunks)),
+            chunks=chunks,
+            padded_rows=shape.padded_rows,
+            context=shape.context,
             want_logits=any(request.want_logits for request in self._chunk_owners),
+            path=path,
+            has_prompt_rows=any(not request.is_decoding for request in self._chunk_owners),
         )
         self._step += 1
         return plan
@@ -122,8 +120,7 @@ class Scheduler:
         first = 0
         for request, chunk in zip(self._chunk_owners, plan.chunks, strict=True):
             last = first + chunk.num_logits
-            if request.is_decoding or not request.counters:
-                request.counters = dict(output.counters)
+            self._count(request, output)
             target_ids = output.token_ids[first:last]
             accepted = num_accepted(request.drafts, target_ids)
             if request.drafts:
@@ -143,7 +140,7 @@ class Scheduler:
         """
         self._draft_owners = [
             request
-            for request in self._running
+            for request in self._residence.running
             if request.is_decoding
             and request.choose is None
             and request.max_tokens - request.num_generated > 1
@@ -165,28 +162,59 @@ class Scheduler:
             room = request.max_tokens - request.num_generated - 1
             request.drafts = drafts[: min(room, confident_length(confidence, threshold))]
 
-    def _admit(self) -> None:
-        while self._waiting:
-            num_pages = self._limits.pages_for(self._waiting[0].max_total)
-            if not self._pool.fits(num_pages):
-                return
-            request = self._waiting.popleft()
-            request.slot, request.pages = self._pool.take(num_pages)
-            self._running.append(request)
+    def _next_rows(self) -> tuple[AttentionPath, _Rows]:
+        running = self._residence.running
+        decoding = [(request, request.num_pending) for request in running if request.is_decoding]
+        prompts = self._within_budget(request for request in running if not request.is_decoding)
+        if not self._limits.prefill_buckets:
+            return "decode", [*decoding, *prompts]
+        if prompts and (not decoding or self._last_path == "decode"):
+            return "prefill", prompts
+        return "decode", decoding
+
+    def _within_budget(self, requests: Iterable[Request]) -> _Rows:
+        """The next prompt rows, oldest request first."""
+        budget = self._limits.max_num_batched_tokens
+        rows = []
+        for request in requests:
+            length = min(request.num_pending, budget)
+            budget -= length
+            if length:
+                rows.append((request, length))
+        return rows
+
+    def _shape(self, path: AttentionPath, chunks: tuple[SequenceChunk, ...]) -> StepShape:
+        num_rows = sum(len(chunk.token_ids) for chunk in chunks)
+        if path == "prefill":
+            padded = self._limits.prefill_rows(num_rows)
+        else:
+            has_prompt_rows = any(not request.is_decoding for request in self._chunk_owners)
+            padded = self._limits.padded_rows(num_rows, has_prompt_rows=has_prompt_rows)
+        context = self._limits.context_bucket(max(chunk.end for chunk in chunks))
+        return StepShape(num_rows, padded, context, path)
 
     def _chunk(self, request: Request, length: int) -> SequenceChunk:
         start = request.num_computed
         end = start + length
-        last_only = 1 if end == len(request.tokens) else 0
-        num_logits = length if request.scores_prompt else last_only + len(request.drafts)
+        num_logits = 1 if end == len(request.tokens) else 0
+        if request.scores_prompt:
+            num_logits = max(0, end - max(start, request.num_scored))
         return SequenceChunk(
             slot=request.slot,
             start=start,
             token_ids=(*request.tokens[start:end], *request.drafts),
             history=tuple(request.tokens[max(0, start - self._num_lookback) : start]),
             pages=request.pages,
-            num_logits=num_logits,
+            num_logits=num_logits + len(request.drafts),
         )
+
+    @staticmethod
+    def _count(request: Request, output: StepOutput) -> None:
+        """Counters of a decode step, and launches until the first token."""
+        if request.is_decoding or not request.counters:
+            request.counters = dict(output.counters)
+        if request.num_generated == 0:
+            request.prefill_launches += output.counters.get("launches", 0.0)
 
     def _take_rows(self, request: Request, output: StepOutput, rows: slice, now_ns: int) -> None:
         if request.want_logits:
@@ -196,6 +224,7 @@ class Scheduler:
         finite = output.is_finite[rows]
         if request.nonfinite_position is None and not all(finite):
             request.nonfinite_position = request.num_computed - len(finite) + finite.index(False)
+        request.num_scored = request.num_computed
         if request.scores_prompt and request.num_computed < request.prompt_len:
             return
         if request.max_tokens == 0:
@@ -220,8 +249,7 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: str) -> None:
         request.finish_reason = reason
-        self._running.remove(request)
-        self._pool.give_back(request.slot, request.pages)
+        self._residence.remove(request)
 
 
 def _chosen(request: Request, output: StepOutput, rows: slice) -> tuple[int, ...]:

@@ -224,7 +224,7 @@ def _page_reused_too_early(engine: LLM) -> None:
 
 
 def _hand_on_pages(engine: LLM, prompt: Sequence[int]) -> None:
-    running = engine.scheduler._running[0]
+    running = engine.scheduler.running[0]
     pool = engine.scheduler.pool
     pool._free_pages = sorted((*pool._free_pages, *running.pages), reverse=True)
     neighbour = Request(

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["REFERENCE_OPS", "EngineFace", "EngineFactory", "EngineSettings", "Generation"]
+__all__ = [
+    "REFERENCE_OPS",
+    "EngineFace",
+    "EngineFactory",
+    "EngineSettings",
+    "Generation",
+    "StepShape",
+]
 
 REFERENCE_OPS = ("references.op_table:TABLE",)
 
@@ -122,6 +129,22 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StepShape:
+    """One step as a request met it, other requests' rows included.
+
+    Attributes:
+        num_rows, padded_rows: rows with tokens, and rows computed.
+        context: context bucket in tokens.
+        path: "decode" gathers each token's rows, "prefill" shares tiles of them.
+    """
+
+    num_rows: int
+    padded_rows: int
+    context: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """One finished request with raw time stamps of one monotonic clock.
 
@@ -136,6 +159,9 @@ class Generation:
         counters: per decode step, equal on every step of the request: collectives, launches;
             "collectives_per_layer" is asserted by the engine against model.md §9. On a device
             also "fallbacks", and "fallback <op>" for each op that ran on the CPU.
+            Of the whole request: "prefill_launches", ops called in the steps until its first
+            token; "num_preemptions" where there were any; what drafts came to.
+        steps: shape of every step the request took part in.
     """
 
     token_ids: tuple[int, ...]
@@ -148,6 +174,7 @@ class Generation:
     bucket: int = 0
     padding_share: float = 0.0
     counters: Mapping[str, float] = field(default_factory=dict)
+    steps: tuple[StepShape, ...] = ()
 
 
 class EngineFace(Protocol):
