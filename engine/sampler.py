@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from engine.model.base import Runtime
@@ -43,7 +45,12 @@ class Greedy:
     def _staged(self, local: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids [N], and the best value of each shard [N, shards]."""
         ids: torch.Tensor = self._runtime.ops.vocab_argmax(local)
-        values = local.gather(1, ids.unsqueeze(1))
+        # A kernel's argmax finds no lane that equals a maximum which is no number: its id then lies
+        # beyond the shard, and there is no value to read.
+        inside = ids.clamp(0, local.shape[1] - 1)
+        values = local.gather(1, inside.unsqueeze(1))
+        values = values.masked_fill((inside != ids).unsqueeze(1), math.nan)
+        ids = inside
         if self._first is None:
             return ids, values
         # Ids travel as numbers beside the values; both accumulation dtypes hold 2^24 exactly.

@@ -1,7 +1,7 @@
 """Where something was shown: on CPU, on the official simulator, on a device. Never mixed.
 
-A record that does not say where it ran is UNSTATED, a fourth state that stands for none of the
-other three.
+What ran on doubles of the device's modules is STAND_IN, and a record that does not say where it
+ran is UNSTATED; neither stands for one of the three states.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ __all__ = ["Origin", "origin_of"]
 
 
 class Origin(Enum):
-    """One of the three states, or none."""
+    """One of the three states, or one of two that are none of them."""
 
     CPU = "CPU"
     SIMULATOR = "official simulator"
     DEVICE = "device"
+    STAND_IN = "stand-in (module doubles)"
     UNSTATED = "not stated"
 
 
@@ -31,17 +32,40 @@ _BY_NAME: Mapping[str, Origin] = {
     "simulate": Origin.SIMULATOR,
     "official-simulator": Origin.SIMULATOR,
     "device": Origin.DEVICE,
+    "stand-in": Origin.STAND_IN,
 }
+_ON_THE_SDK = (Origin.SIMULATOR, Origin.DEVICE)
 
 
 def origin_of(entry: Entry) -> Origin:
-    """The state a record counts for: what its payload says, else its environment."""
-    for source in (entry.payload, entry.record.environment):
-        for field in ("backend", "origin"):
-            stated = source.get(field)
-            if stated is not None and stated != "":
-                return _BY_NAME.get(str(stated), Origin.UNSTATED)
-    return Origin.CPU if _without_neuron(entry.record.environment) else Origin.UNSTATED
+    """The state a record counts for: what its payload says, else its environment.
+
+    A payload names the backend that was asked for; that its modules were doubles only the
+    environment knows.
+    """
+    environment = entry.record.environment
+    stated = _stated(entry.payload) or _stated(environment)
+    if stated in _ON_THE_SDK and _is_double(environment):
+        return Origin.STAND_IN
+    if stated is not None:
+        return stated
+    return Origin.CPU if _without_neuron(environment) else Origin.UNSTATED
+
+
+def _stated(source: Mapping[str, Any]) -> Origin | None:
+    for field in ("backend", "origin"):
+        name = source.get(field)
+        if name is not None and name != "":
+            return _BY_NAME.get(str(name), Origin.UNSTATED)
+    return None
+
+
+def _is_double(environment: Mapping[str, Any]) -> bool:
+    sdk = environment.get("sdk")
+    states = sdk.values() if isinstance(sdk, Mapping) else ()
+    return environment.get("origin") == "stand-in" or any(
+        isinstance(one, Mapping) and one.get("state") == "stand-in" for one in states
+    )
 
 
 def _without_neuron(environment: Mapping[str, Any]) -> bool:

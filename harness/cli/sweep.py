@@ -45,6 +45,9 @@ def sweep(
     input_len: Annotated[str, typer.Option(help="Instead of the sweep's, e.g. 512,1024.")] = "",
     output_len: Annotated[int, typer.Option(help="Instead of the sweep's.")] = 0,
     cp: Annotated[str, typer.Option(help="Instead of the sweep's, e.g. 1,2,4.")] = "",
+    prefill: Annotated[
+        str, typer.Option(help="Instead of the sweep's: as-decode, attention, or both by comma.")
+    ] = "",
     repeats: Annotated[int, typer.Option(help="Measured requests per point.")] = 0,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
     run: Annotated[Path | None, typer.Option(help="Resume this run.")] = None,
@@ -63,13 +66,16 @@ def sweep(
         changes["input_lens"] = parse_ints(input_len, "--input-len")
     if cp:
         changes["cps"] = parse_ints(cp, "--cp")
+    if prefill:
+        changes["prefills"] = tuple(prefill.split(","))
     if output_len:
         changes |= {"output_len": output_len, "output_lens": ()}
     if repeats:
         changes["num_repeats"] = repeats
     chosen = replace(load_sweep_suite(spec), **changes)
     screen = console()
-    with recording(out, run) as store:
+    backend = "device" if chosen.engine.get("device") == "neuron" else "interpret"
+    with recording(out, run, backend=backend) as store:
         if attach:
             from harness.cli.online_sweep import measure_attached
 
@@ -186,6 +192,8 @@ def _line(point: SweepPoint) -> str:
     name = f"{config['numerics']} cp={config['cp']} in={config['input_len']}"
     if config["concurrency"] != 1:
         name += f" concurrency={config['concurrency']}"
+    if prefill := config.get("prefill"):
+        name += f" prefill={prefill}"
     if rate := config.get("request_rate"):
         name += f" rate={rate:g}"
     if point.status != PointStatus.OK:

@@ -84,6 +84,14 @@ def _sdk(name: str) -> Finding:
     state, version = sdk_state(name)
     if state is SdkState.REAL:
         return Finding(name, f"real, {version or 'unknown version'}", Level.OK)
+    if state is SdkState.STAND_IN:
+        return Finding(
+            name,
+            "a double for tests",
+            Level.NOTE,
+            "what runs on it is recorded as stand-in, never as a device; take it off PYTHONPATH "
+            "to measure",
+        )
     if state is SdkState.PLACEHOLDER:
         return Finding(
             name,

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.core.errors import InputError
 from harness.run.compile_cache import CompileCache, compile_caches, compiler_versions
-from harness.run.environment import SdkState, sdk_state
+from harness.run.environment import sdk_state
 from harness.run.finding import Finding, Level
 
 __all__ = ["engram_bytes", "examine_device", "neuron_processes"]
@@ -68,7 +68,7 @@ def examine_device(checkpoint: Path | None = None) -> tuple[Finding, ...]:
 
 
 def _device() -> Iterator[Finding]:
-    if sdk_state("torch-neuronx")[0] is not SdkState.REAL:
+    if not sdk_state("torch-neuronx")[0].has_code:
         yield Finding(
             "neuron device",
             "not registered",

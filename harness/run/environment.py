@@ -18,7 +18,7 @@ import torch
 from harness.core.errors import UsageError
 from harness.core.suggest import near_names
 
-__all__ = ["ResultOrigin", "SdkState", "fingerprint", "origin_of", "sdk_state"]
+__all__ = ["ResultOrigin", "SdkState", "fingerprint", "has_device_node", "origin_of", "sdk_state"]
 
 # Modules that the real packages have and the empty placeholders of the public index lack; of
 # torch-neuronx, the native backend has the first and the earlier XLA product the second.
@@ -30,21 +30,35 @@ _SDK_PACKAGES = {
 
 
 class ResultOrigin(Enum):
-    """What executed the kernels. Only the last says anything about hardware speed."""
+    """What executed the kernels. Only DEVICE says anything about hardware speed.
+
+    STAND_IN is none of the three states: the code paths of a device or of the official simulator
+    ran, on doubles of its modules.
+    """
 
     CPU_INTERPRETER = "cpu-interpreter"
     OFFICIAL_SIMULATOR = "official-simulator"
     DEVICE = "device"
+    STAND_IN = "stand-in"
 
 
 class SdkState(Enum):
-    """Whether a package of the SDK is there, or only its name."""
+    """Whether a package of the SDK is there, or only its name, or a double of it."""
 
     ABSENT = "absent"
     PLACEHOLDER = "placeholder"
     REAL = "real"
+    STAND_IN = "stand-in"
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the package can be imported and called."""
+        return self in (SdkState.REAL, SdkState.STAND_IN)
 
 
+# A package that holds this file says of itself that it is a double.
+_STAND_IN_MARKER = "STAND_IN"
+_DEVICE_NODES = "neuron[0-9]*"
 _ORIGINS = {
     "interpret": ResultOrigin.CPU_INTERPRETER,
     "simulate": ResultOrigin.OFFICIAL_SIMULATOR,
@@ -53,14 +67,31 @@ _ORIGINS = {
 
 
 def origin_of(backend: str) -> ResultOrigin:
-    """The origin of what a backend ("interpret", "simulate", "device") computed.
+    """The origin of what a backend ("interpret", "simulate", "device") computes here.
+
+    A double of the SDK gives STAND_IN, whatever was asked for; so does a torch-neuronx that has no
+    device node to talk to.
 
     Raises:
         UsageError: no such backend; the message lists near names.
     """
     if backend not in _ORIGINS:
         raise UsageError(f"backend {backend!r} is not known{near_names(backend, _ORIGINS)}")
-    return _ORIGINS[backend]
+    if backend == "interpret":
+        return _ORIGINS[backend]
+    states = {name: sdk_state(name)[0] for name in ("nki", "torch-neuronx")}
+    if backend == "simulate":
+        is_double = states["nki"] is SdkState.STAND_IN
+    else:
+        is_double = SdkState.STAND_IN in states.values() or (
+            states["torch-neuronx"] is SdkState.REAL and not has_device_node()
+        )
+    return ResultOrigin.STAND_IN if is_double else _ORIGINS[backend]
+
+
+def has_device_node() -> bool:
+    """Whether the driver shows a device: without /dev/neuron0 nothing can have run on one."""
+    return any(Path("/dev").glob(_DEVICE_NODES))
 
 
 def sdk_state(distribution: str) -> tuple[SdkState, str]:
@@ -77,6 +108,8 @@ def sdk_state(distribution: str) -> tuple[SdkState, str]:
     if spec is None:
         return (SdkState.PLACEHOLDER if version else SdkState.ABSENT), version
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    if any((folder / _STAND_IN_MARKER).is_file() for folder in folders):
+        return SdkState.STAND_IN, version
     real = any(any(folder.glob(f"{name}*")) for folder in folders for name in landmarks)
     return (SdkState.REAL if real else SdkState.PLACEHOLDER), version
 

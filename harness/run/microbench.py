@@ -85,7 +85,7 @@ class Calibration:
     """What `write_calibration` keeps.
 
     Attributes:
-        origin: "cpu-interpreter", "official-simulator" or "device": whose constants these are.
+        origin: of `harness.run.environment.ResultOrigin`: whose constants these are.
         environment: fingerprint of the host.
     """
 

@@ -30,8 +30,7 @@ def shown_where_table(ledger: Ledger) -> Table:
     """Good and judged records per kind and state. An empty state says "not shown"."""
     found = {origin_of(entry) for kind in _EXECUTED for entry in ledger.of_kind(kind)}
     states = [Origin.CPU, Origin.SIMULATOR, Origin.DEVICE]
-    if Origin.UNSTATED in found:
-        states.append(Origin.UNSTATED)
+    states += [state for state in (Origin.STAND_IN, Origin.UNSTATED) if state in found]
     rows = [
         Row((text_cell(AREAS[kind]), *(_state_cell(ledger, kind, state) for state in states)))
         for kind in _EXECUTED
@@ -42,7 +41,8 @@ def shown_where_table(ledger: Ledger) -> Table:
         columns=(Column("evidence"), *(Column(state.value) for state in states)),
         rows=tuple(rows),
         note="CPU is torch on the host and the bundled NKI interpreter. What is shown in one "
-        "column says nothing about another.",
+        "column says nothing about another; a stand-in shows how the code talks to a device, never "
+        "what a device answers.",
     )
 
 

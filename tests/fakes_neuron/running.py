@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.fakes_neuron import stand_in_environment
 
-__all__ = ["run_command", "run_python"]
+__all__ = ["run_command", "run_here", "run_python"]
 
 _LIMIT_S = 240.0
 
@@ -19,6 +20,22 @@ def run_command(
     """`neuron-harness <arguments>` beside the stand-in."""
     code = "from harness.cli.main import main; main()"
     return _run(["-c", code, *map(str, arguments)], directory, variables, limit_s)
+
+
+def run_here(
+    *arguments: object, directory: Path | None = None, limit_s: float = _LIMIT_S
+) -> subprocess.CompletedProcess[str]:
+    """`neuron-harness <arguments>` in a process of this host, without the stand-in."""
+    code = "from harness.cli.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
 
 
 def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:

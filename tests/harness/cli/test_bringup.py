@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from harness.cli.bringup import BringupPlan, stages_of
 from suites.loader import load_token_suite
-from tests.fakes_neuron.running import run_command
+from tests.fakes_neuron.running import run_command, run_here
 
 
 def _plan(checkpoint: Path, work: Path, cp: int = 4, backend: str = "device") -> BringupPlan:
@@ -36,6 +37,8 @@ def test_the_candidate_runs_kernels_on_the_device_and_the_oracle_neither(
     assert pair.candidate.ops[-1] == "kernels.op_table:TABLE"
     assert (pair.oracle.device, pair.oracle.fp8_max) == ("cpu", 240)
     assert pair.oracle.ops == ("references.op_table:TABLE",)
+    (noise,) = pair.noise
+    assert (noise.device, noise.cp, noise.ops) == ("cpu", 2, pair.oracle.ops)
 
 
 def test_on_a_cpu_backend_no_stage_asks_for_the_device(checkpoint: Path, tmp_path: Path) -> None:
@@ -65,10 +68,32 @@ def test_without_a_device_the_first_op_is_red_and_says_why(
 
 
 @pytest.mark.slow
-def test_all_stages_turn_green_on_the_stand_in_host(checkpoint: Path, tmp_path: Path) -> None:
-    asked = ("bringup", "--checkpoint", checkpoint, "--cp", "1", "--max-tokens", "2")
-    done = run_command(*asked, "--out", tmp_path, limit_s=900)
+def test_all_stages_turn_green_on_this_cpu_and_a_broken_one_is_run_again(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    asked = ("bringup", "--checkpoint", checkpoint, "--cp", "2", "--backend", "interpret")
+    names = ["doctor", "one-op", "all-ops", "one-layer", "ranks-1", "ranks-2", "slice", "real"]
+    early = run_here(*asked, "--until", "one-layer", "--out", tmp_path, limit_s=600)
+    assert early.returncode == 0, early.stdout
+    done = run_here(*asked, "--out", tmp_path, limit_s=900)
     assert done.returncode == 0, done.stdout
-    assert "shown on a device" in done.stdout
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("  green")]
+    assert [line[1] for line in lines] == names
+    assert ["(before)" in line for line in lines] == [True] * 4 + [False] * 4
+    assert "all 8 stages are green, shown on this CPU (bundled interpreter)" in done.stdout
+    real = json.loads(
+        (tmp_path / "bringup-interpret-cp2" / "08-real.log").read_text().split("\n")[1]
+    )
+    assert len(real["token_ids"]) == 16
+    assert real["counters"]["collectives_per_layer"] > 0
+
+
+@pytest.mark.slow
+def test_all_stages_turn_green_on_the_stand_in_host(checkpoint: Path, tmp_path: Path) -> None:
+    asked = ("bringup", "--checkpoint", checkpoint, "--cp", "1")
+    done = run_command(*asked, "--out", tmp_path, limit_s=1500)
+    assert done.returncode == 0, done.stdout
+    assert "shown on a stand-in (module doubles), which is no device" in done.stdout
+    assert "shown on a device" not in done.stdout
     again = run_command(*asked, "--out", tmp_path)
     assert again.stdout.count("(before)") == done.stdout.count("green     ")

@@ -45,8 +45,8 @@ def test_the_stand_in_host_is_healthy() -> None:
     found = _on_stand_in()
     assert found["neuron device"]["value"] == "registered, 64 logical cores"
     assert found["LNC"]["level"] == "ok"
-    assert found["nki"]["value"] == "real, 0.7.0"
-    assert found["torch-neuronx"]["value"] == "real, 2.13.3.0"
+    assert found["nki"]["value"] == "a double for tests"
+    assert found["torch-neuronx"]["value"] == "a double for tests"
 
 
 @pytest.mark.parametrize(
