@@ -45,8 +45,9 @@ def read_sweep_suite(path: Path) -> SweepSpec:
     for key in ("cps", "eps"):
         if top.has(key):
             fields[key] = top.many(key, int)
-    if top.has("numerics"):
-        fields["numerics"] = top.many("numerics", str)
+    for key in ("numerics", "prefills"):
+        if top.has(key):
+            fields[key] = top.many(key, str)
     if top.has("ops"):
         fields["ops"] = _op_tables(top)
     for key in _INTEGERS:

@@ -16,7 +16,7 @@ from suites.toml_file import Table, read_toml
 __all__ = ["read_token_suite", "settings_fields"]
 
 _LISTS = {"ops": str, "context_buckets": int, "allowed_fallbacks": str}
-_TEXTS = ("numerics", "device", "speculative")
+_TEXTS = ("numerics", "device", "speculative", "prefill")
 _NUMBERS = ("time_limit_s",)
 
 

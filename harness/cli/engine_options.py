@@ -26,6 +26,7 @@ __all__ = [
     "Numerics",
     "Ops",
     "PageSize",
+    "Prefill",
     "Speculative",
     "TimeLimit",
     "TokenBucket",
@@ -56,6 +57,9 @@ ContextBuckets = Annotated[
     str, typer.Option("--context-buckets", "--context_buckets", help="e.g. 2048,4096.")
 ]
 PageSize = Annotated[int, typer.Option("--page-size", "--page_size", help="Tokens of a KV page.")]
+Prefill = Annotated[
+    str, typer.Option(help="as-decode, or attention: prompt chunks in prefill steps of their own.")
+]
 NumThreads = Annotated[int, typer.Option("--num-threads", "--num_threads", help="Per rank.")]
 TimeLimit = Annotated[float, typer.Option(help="A rank silent for so long ends the run.")]
 

@@ -17,6 +17,7 @@ from harness.cli.engine_options import (
     MaxModelLen,
     MaxNumBatchedTokens,
     NumKvBlocks,
+    Prefill,
 )
 from harness.cli.finite_logits import require_finite
 from harness.cli.op_choice import with_ops
@@ -49,6 +50,7 @@ def generate(
     max_model_len: MaxModelLen = 0,
     num_kv_blocks: NumKvBlocks = 0,
     max_num_batched_tokens: MaxNumBatchedTokens = 0,
+    prefill: Prefill = "as-decode",
     speculative: Annotated[str, typer.Option(help="'dspark' drafts and verifies.")] = "",
     confidence_threshold: Annotated[float, typer.Option(help="Cuts drafts; 0: none.")] = 0.0,
     device: Device = "cpu",
@@ -72,6 +74,7 @@ def generate(
         max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,
         num_kv_blocks=num_kv_blocks,
+        prefill=prefill,
         speculative=speculative,
         confidence_threshold=confidence_threshold,
         device=device,

@@ -37,6 +37,7 @@ def serve(
     max_model_len: on.MaxModelLen = 0,
     num_kv_blocks: on.NumKvBlocks = 0,
     max_num_batched_tokens: on.MaxNumBatchedTokens = 0,
+    prefill: on.Prefill = "as-decode",
     token_bucket: on.TokenBucket = 0,
     context_buckets: on.ContextBuckets = "",
     page_size: on.PageSize = 0,

@@ -42,6 +42,9 @@ def tokens(
     checkpoint: Annotated[Path | None, typer.Option(help="Default: the suite's own.")] = None,
     pair: Annotated[list[str] | None, typer.Option(help="Only this pair; repeatable.")] = None,
     cp: Annotated[str, typer.Option(help="Judge these cp against cp=1, e.g. 2,4.")] = "",
+    prefill: Annotated[
+        str, typer.Option(help="attention: judge it, at each --cp, against prompts as decode.")
+    ] = "",
     ids: Annotated[str, typer.Option(help="Judge this prompt instead, e.g. 3,5,7.")] = "",
     prompt_len: Annotated[int, typer.Option(help="Judge a drawn prompt of this length.")] = 0,
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate for it.")] = 16,
@@ -66,7 +69,7 @@ def tokens(
         from harness.cli.token_mutation import run_mutation
 
         raise typer.Exit(run_mutation(checkpoint, out, run))
-    chosen = _narrowed(load_token_suite(suite), pair or [], cp)
+    chosen = _narrowed(load_token_suite(suite), pair or [], cp, prefill)
     chosen = _with_prompt(chosen, ids, prompt_len, max_tokens)
     screen = console()
     with recording(out, run, backend=backend) as store:
@@ -130,10 +133,11 @@ def match_tokens(
     return worst_exit_code(codes)
 
 
-def _narrowed(suite: TokenSuite, names: list[str], cp: str) -> TokenSuite:
+def _narrowed(suite: TokenSuite, names: list[str], cp: str, prefill: str) -> TokenSuite:
     """The pairs that were asked for."""
-    if cp:
-        suite = replace(suite, pairs=_cp_pairs(parse_ints(cp, "--cp")))
+    if cp or prefill:
+        cps = parse_ints(cp, "--cp") if cp else (1,)
+        suite = replace(suite, pairs=_setting_pairs(cps, prefill or "as-decode"))
     known = [pair.name for pair in suite.pairs]
     for name in names:
         if name not in known:
@@ -145,20 +149,19 @@ def _narrowed(suite: TokenSuite, names: list[str], cp: str) -> TokenSuite:
     return suite
 
 
-def _cp_pairs(cps: tuple[int, ...]) -> tuple[TokenPair, ...]:
-    """Every cp against cp=1 in each mode where ids must be equal."""
-    return tuple(
-        TokenPair(
-            f"{mode}-cp{cp}",
-            candidate=EngineSettings("", cp=cp, numerics=mode),
-            oracle=EngineSettings("", cp=1, numerics=mode),
-            judge="equal",
-            logit_bound=_CP_LOGIT_BOUND,
-        )
-        for mode in _STRICT_MODES
-        for cp in cps
-        if cp != 1
-    )
+def _setting_pairs(cps: tuple[int, ...], prefill: str) -> tuple[TokenPair, ...]:
+    """Every cp on a prefill path against cp=1 as decode, in each mode where ids must be equal."""
+    pairs = []
+    for mode in _STRICT_MODES:
+        oracle = EngineSettings("", numerics=mode)
+        for cp in cps:
+            candidate = replace(oracle, cp=cp, prefill=prefill)
+            if candidate != oracle:
+                name = f"{mode}-cp{cp}" + (f"-{prefill}" if prefill != oracle.prefill else "")
+                pairs.append(
+                    TokenPair(name, candidate, oracle, judge="equal", logit_bound=_CP_LOGIT_BOUND)
+                )
+    return tuple(pairs)
 
 
 def _with_prompt(suite: TokenSuite, ids: str, prompt_len: int, max_tokens: int) -> TokenSuite:

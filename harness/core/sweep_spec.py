@@ -28,7 +28,13 @@ _ENGINE_FIELDS = (
     "time_limit_s",
     "device",
     "allowed_fallbacks",
+    "speculative",
+    "confidence_threshold",
+    "enforce_eager",
+    "moe_capacity",
 )
+# Fields younger than the first records: where they say nothing, keys stay what they were.
+_YOUNG_FIELDS = ("prefill", "enforce_eager", "moe_capacity")
 
 
 def point_key(config: Mapping[str, Any]) -> str:
@@ -82,6 +88,7 @@ class SweepSpec:
         description: one line for people.
         output_lens, concurrencies: axes in place of output_len and concurrency; empty takes these.
         bucket_sets: axis of context buckets; empty takes those of `engine`.
+        prefills: axis of prefill paths ("as-decode", "attention"); empty: as-decode.
         request_rates: arrivals per second, online only; 0 is a closed loop.
         arrival: "poisson" or "constant", of rates above 0.
         num_prompts: requests of one repeat, online only; 0 takes the concurrency.
@@ -108,6 +115,7 @@ class SweepSpec:
     output_lens: tuple[int, ...] = ()
     concurrencies: tuple[int, ...] = ()
     bucket_sets: tuple[tuple[int, ...], ...] = ()
+    prefills: tuple[str, ...] = ()
     request_rates: tuple[float, ...] = (0.0,)
     arrival: str = "poisson"
     num_prompts: int = 0
@@ -141,7 +149,7 @@ class SweepSpec:
 
     def _check_axes(self) -> None:
         axes = ("input_lens", "cps", "eps", "numerics", "ops", "request_rates")
-        may_be_empty = ("output_lens", "concurrencies", "bucket_sets")
+        may_be_empty = ("output_lens", "concurrencies", "bucket_sets", "prefills")
         for axis in (*axes, *may_be_empty):
             values = getattr(self, axis)
             if not values and axis not in may_be_empty:
@@ -180,10 +188,14 @@ class SweepSpec:
         buckets: tuple[dict[str, Any], ...] = tuple(
             {"context_buckets": one} for one in self.bucket_sets
         ) or ({},)
+        paths: tuple[dict[str, Any], ...] = tuple({"prefill": one} for one in self.prefills) or (
+            {},
+        )
         return tuple(
             EngineSettings(
-                checkpoint, cp=cp, ep=ep, numerics=mode, ops=ops, **self.engine, **bucket
+                checkpoint, cp=cp, ep=ep, numerics=mode, ops=ops, **self.engine, **path, **bucket
             )
+            for path in paths
             for bucket in buckets
             for mode in self.numerics
             for ops in self.ops
@@ -224,6 +236,9 @@ class SweepSpec:
         del fields["checkpoint"], fields["time_limit_s"]
         if settings.device == "cpu":  # keys of records from before there was a device stay valid
             del fields["device"], fields["allowed_fallbacks"]
+        for item in dataclasses.fields(settings):
+            if item.name in _YOUNG_FIELDS and fields[item.name] == item.default:
+                del fields[item.name]
         config = {
             **fields,
             "ops": list(settings.ops),

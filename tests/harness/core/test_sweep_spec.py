@@ -41,6 +41,7 @@ def test_a_key_follows_everything_but_the_place_and_the_patience() -> None:
         {"ignore_eos": False},
         {"engine": {"page_size": 16}},
         {"ops": (("a:B",),)},
+        {"prefills": ("attention",)},
     ]
     keys = {replace(SPEC, **change).points("dir", "id")[0].key for change in changes}
     keys |= {first.key, SPEC.points("dir", "other")[0].key}
@@ -48,6 +49,18 @@ def test_a_key_follows_everything_but_the_place_and_the_patience() -> None:
     patient = replace(SPEC, engine={"time_limit_s": 9.0}).points("dir", "id")[0]
     assert patient.key == first.key
     assert patient.settings.time_limit_s == 9.0
+
+
+def test_fields_younger_than_the_first_records_change_no_old_key() -> None:
+    (plain, *_) = SPEC.points("dir", "id")
+    assert not {"prefill", "enforce_eager", "moe_capacity"} & set(plain.config)
+
+
+def test_both_prefill_paths_are_settings_of_their_own() -> None:
+    points = replace(SPEC, prefills=("as-decode", "attention")).points("dir", "id")
+    assert len(points) == 2 * len(SPEC.points("dir", "id"))
+    assert [p.settings.prefill for p in points[::8]] == ["as-decode", "attention"]
+    assert points[8].config["prefill"] == "attention"
 
 
 def test_all_keys_of_a_sweep_differ() -> None:
@@ -65,6 +78,7 @@ def test_all_keys_of_a_sweep_differ() -> None:
         ({"num_repeats": 0}, "at least 1"),
         ({"concurrency": 2}, "num_warmups=1 must be at least concurrency=2"),
         ({"engine": {"cp": 2}}, "engine field 'cp' is not one of"),
+        ({"engine": {"prefill": "attention"}}, "engine field 'prefill' is not one of"),
     ],
 )
 def test_an_impossible_sweep_is_refused(fields: dict[str, Any], message: str) -> None:
