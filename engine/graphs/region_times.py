@@ -2,8 +2,11 @@
 
 A region is a kind of layer; layers of a kind do the same work. Its sub-regions are the parts
 between the split points: Engram, attention, experts. What is left of a region is mixing of the
-residual streams and norms. Times are the host's, so on an asynchronous device they are those of
-the launches.
+residual streams and norms. Times are the host's; on an asynchronous device the borders of regions
+wait for it, ops and collectives between them do not.
+
+Beside the sums over a run, each step gives its own account: of every region, sub-region and
+collective the time spent in it and in no other (`StepTimes`).
 """
 
 from __future__ import annotations
@@ -13,14 +16,30 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from engine.config.model import LayerRole
 from harness.core.errors import UsageError
 
-__all__ = ["VARIABLE", "RegionTimes", "kind_of_layer", "report_regions", "wants_region_timing"]
+__all__ = [
+    "COLLECTIVE",
+    "OP",
+    "REGION",
+    "STEP",
+    "VARIABLE",
+    "RegionTimes",
+    "StepTimes",
+    "kind_of_layer",
+    "report_regions",
+    "wants_region_timing",
+]
 
 VARIABLE = "DEEPINFER_NEURON_REGION_TIMING"
+
+REGION, COLLECTIVE, OP, STEP = "region", "collective", "op", "step"
+StepTimes = Mapping[tuple[str, str], tuple[int, int]]
+"""(REGION, "layer … / attention") and the like -> (calls, ns). Regions and collectives are disjoint:
+none's time holds another's. Ops are counted whole, within regions; STEP is the step as a whole."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,23 +52,101 @@ class _Total:
 
 
 class RegionTimes:
-    """Sums over calls, by region and sub-region; "" is a region as a whole."""
+    """Sums over calls, by region and sub-region; "" is a region as a whole.
 
-    def __init__(self) -> None:
+    Args:
+        wait: until the device has done what it was told; called at the borders of regions.
+        clock_ns: monotonic.
+    """
+
+    def __init__(
+        self,
+        wait: Callable[[], object] | None = None,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
         self._totals: dict[tuple[str, str], _Total] = {}
+        self._wait = wait
+        self._clock_ns = clock_ns
+        self._step: dict[tuple[str, str], _Total] = {}
+        # Time that parts inside the present part have taken, for each part that is open.
+        self._inner_ns: list[int] = []
 
     def timed(self, region: str, part: str, task: Callable[P, R]) -> Callable[P, R]:
         """`task`, whose calls are counted and timed."""
         total = self._totals.setdefault((region, part), _Total())
+        key = (REGION, f"{region} / {part}" if part else region)
 
         def run(*arguments: P.args, **named: P.kwargs) -> R:
-            start_ns = time.perf_counter_ns()
-            result = task(*arguments, **named)
-            total.ns += time.perf_counter_ns() - start_ns
+            self._settle()
+            start_ns = self._opened()
+            try:
+                result = task(*arguments, **named)
+            finally:
+                self._settle()
+                elapsed_ns = self._closed(key, start_ns)
+            total.ns += elapsed_ns
             total.calls += 1
             return result
 
         return run
+
+    def timed_collective(self, gather: Callable[[Any, str], R]) -> Callable[[Any, str], R]:
+        """A group's `gather(part, label)`; labels are "<place>.<layer>", times go by place."""
+
+        def run(part: Any, label: str) -> R:
+            place = label.partition(".")[0]
+            start_ns = self._opened()
+            try:
+                return gather(part, label)
+            finally:
+                self._closed((COLLECTIVE, place), start_ns)
+
+        return run
+
+    def timed_op(self, name: str, op: Callable[..., R]) -> Callable[..., R]:
+        """An op of the table, timed within the region that calls it."""
+
+        def run(*arguments: Any) -> R:
+            start_ns = self._clock_ns()
+            try:
+                return op(*arguments)
+            finally:
+                self._count((OP, name), self._clock_ns() - start_ns)
+
+        return run
+
+    def timed_step(self, task: Callable[P, R]) -> Callable[P, tuple[R, StepTimes]]:
+        """`task` beside the account of the one step it makes."""
+
+        def run(*arguments: P.args, **named: P.kwargs) -> tuple[R, StepTimes]:
+            self._step.clear()
+            self._inner_ns.clear()
+            start_ns = self._clock_ns()
+            result = task(*arguments, **named)
+            self._count((STEP, ""), self._clock_ns() - start_ns)
+            return result, {key: (one.calls, one.ns) for key, one in self._step.items()}
+
+        return run
+
+    def _settle(self) -> None:
+        if self._wait is not None:
+            self._wait()
+
+    def _opened(self) -> int:
+        self._inner_ns.append(0)
+        return self._clock_ns()
+
+    def _closed(self, key: tuple[str, str], start_ns: int) -> int:
+        elapsed_ns = self._clock_ns() - start_ns
+        self._count(key, elapsed_ns - self._inner_ns.pop())
+        if self._inner_ns:
+            self._inner_ns[-1] += elapsed_ns
+        return elapsed_ns
+
+    def _count(self, key: tuple[str, str], ns: int) -> None:
+        one = self._step.setdefault(key, _Total())
+        one.calls += 1
+        one.ns += ns
 
     def clear(self) -> None:
         """Forget all calls, e.g. those of a warm-up."""
