@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from engine.device.ops import ops_for_device
 from engine.device.placement import on_device
 from engine.engram.hashing import EngramHash
 from engine.engram.token_map import load_token_map
-from engine.graphs.region_times import RegionTimes
+from engine.graphs.region_times import RegionTimes, StepTimes
 from engine.model.base import Runtime
 from engine.model.context import StepContext
 from engine.model.draft import Draft, Proposal
@@ -50,6 +50,7 @@ class StepOutput:
         blocks_excluded: of each logits row, the share of visible candidate blocks left out.
         counters: collectives, launches, collectives_per_layer.
         is_finite: of each logits row, whether its logits are numbers; () where nobody looked.
+        times: of a timed rank, where the step's time went.
     """
 
     token_ids: tuple[int, ...]
@@ -57,6 +58,7 @@ class StepOutput:
     blocks_excluded: tuple[float, ...] = ()
     counters: dict[str, float] = field(default_factory=dict)
     is_finite: tuple[bool, ...] = ()
+    times: StepTimes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +153,28 @@ class Worker:
         )
 
     def start_region_timing(self) -> None:
-        """Time regions and sub-regions of all further steps; once is enough."""
-        if self.region_times is None:
-            self.region_times = RegionTimes()
-            self.model.time_regions(self.region_times)
+        """Time regions, collectives and ops of all further steps; once is enough."""
+        if self.region_times is not None:
+            return
+        on_cpu = self.device.type == "cpu"
+        wait = None if on_cpu else torch.get_device_module(self.device.type).synchronize
+        self.region_times = times = RegionTimes(wait)
+        self.model.time_regions(times)
+        for group in self._groups():
+            group.gather = times.timed_collective(group.gather)  # type: ignore[method-assign]
+        for name in self.ops.table.ops:
+            setattr(self.ops, name, times.timed_op(name, getattr(self.ops, name)))
+        timed = times.timed_step(self.execute)
+
+        def execute(plan: StepPlan) -> StepOutput:
+            output, account = timed(plan)
+            return replace(output, times=account)
+
+        self.execute = execute  # type: ignore[method-assign]
+
+    def _groups(self) -> tuple[Group, ...]:
+        """Whom this rank exchanges with; a group of one exchanges nothing."""
+        return tuple(group for group in (self.group,) if group.size > 1)
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """Run one step: caches are written, ids of the wanted rows returned.
