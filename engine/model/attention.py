@@ -33,8 +33,11 @@ class Attention:
         self._indexer = Indexer(runtime, role, weights.indexer) if weights.indexer else None
         self._output = OutputProjection(runtime, role, weights)
 
-    def run(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
-        """Output [T, d] of x [T, d]; caches of this layer are written."""
+    def begin(self, x: torch.Tensor, step: StepContext) -> torch.Tensor:
+        """What `finish` sums over ranks, of x [T, d]; caches of this layer are written.
+
+        No exchange: a compiled region may hold this.
+        """
         ops, state, inputs = self._runtime.ops, step.state, step.inputs
         rotation = step.rotations[self._table]
         qr, q_THD, kv_TD = self._project(x, step)
@@ -53,7 +56,11 @@ class Attention:
         # Written after attention: the ring's old rows are still in the window of early rows.
         ring[inputs.ring_targets] = kv_TD[inputs.ring_sources]
         o_THD = ops.rope(o_THD, rotation.cos, rotation.minus_sin)
-        return self._output.run(o_THD)
+        return self._output.begin(o_THD)
+
+    def finish(self, partial: torch.Tensor) -> torch.Tensor:
+        """Output [T, d] of what `begin` gave, summed over ranks and rounded once."""
+        return self._output.finish(partial)
 
     def _project(
         self, x: torch.Tensor, step: StepContext
@@ -85,24 +92,36 @@ class OutputProjection:
         self._layer = role.layer_id
         self._heads = runtime.layout.head_layout
 
-    def run(self, o_THD: torch.Tensor) -> torch.Tensor:
-        """[T, d] of this rank's heads o [T, H, D]."""
+    def begin(self, o_THD: torch.Tensor) -> torch.Tensor:
+        """Partial sums [T, d] of this rank's heads o [T, H, D].
+
+        Where ranks exchange groups first, the group outputs [T, G, L].
+        """
         runtime, heads, weights = self._runtime, self._heads, self._weights
         if heads.pad_before or heads.pad_after:
             o_THD = functional.pad(o_THD, (0, 0, heads.pad_before, heads.pad_after))
-        u_TGL = runtime.ops.output_projection(o_THD, weights.wo_a, heads.num_groups)
+        u_TGL: torch.Tensor = runtime.ops.output_projection(o_THD, weights.wo_a, heads.num_groups)
         if heads.exchanges_groups:
-            columns = self._exchanged(u_TGL)
-        else:
-            columns = u_TGL.reshape(o_THD.shape[0], -1)
-        if weights.wo_b is None:
-            width = runtime.config.hidden_size
-            partial = u_TGL.new_zeros(o_THD.shape[0], width, dtype=runtime.accumulate)
-        else:
-            complete = runtime.as_activation(columns)
-            partial = runtime.ops.linear_fp8(complete, weights.wo_b, "accumulate")
+            return u_TGL
+        return self._projected(u_TGL.reshape(o_THD.shape[0], -1))
+
+    def finish(self, partial: torch.Tensor) -> torch.Tensor:
+        """[T, d] of what `begin` gave, summed over ranks and rounded."""
+        runtime = self._runtime
+        if self._heads.exchanges_groups:
+            partial = self._projected(self._exchanged(partial))
         total = runtime.group.sum(partial, f"attention.{self._layer}")
         return runtime.as_activation(total)
+
+    def _projected(self, columns: torch.Tensor) -> torch.Tensor:
+        """wo_b of this rank's columns [T, C], a partial sum [T, d]."""
+        runtime, weights = self._runtime, self._weights
+        if weights.wo_b is None:
+            width = runtime.config.hidden_size
+            return columns.new_zeros(columns.shape[0], width, dtype=runtime.accumulate)
+        complete = runtime.as_activation(columns)
+        partial: torch.Tensor = runtime.ops.linear_fp8(complete, weights.wo_b, "accumulate")
+        return partial
 
     def _exchanged(self, u_TGL: torch.Tensor) -> torch.Tensor:
         """This rank's columns of the complete group outputs [T, columns]."""

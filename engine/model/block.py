@@ -1,8 +1,20 @@
-"""One block with shifted hyper-connections (model.md §2.3) and its engram (§2.9)."""
+"""One block with shifted hyper-connections (model.md §2.3) and its engram (§2.9).
+
+A block is cut where ranks exchange and where values decide a shape:
+
+    attend   the last block's output into the streams, engram, mixing, attention
+    -        attention output summed over ranks
+    route    into the streams, mixing, router, shared expert
+    -        routed experts, summed over ranks
+
+`attend` and `route` are pure functions of tensors: weights, caches and indices. They may be
+compiled as regions, one graph for all layers of a kind.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -11,12 +23,73 @@ from engine.graphs.region_times import RegionTimes, kind_of_layer
 from engine.model.attention import Attention
 from engine.model.base import Runtime
 from engine.model.context import StepContext
-from engine.model.moe import ExpertShape, Moe
-from engine.weights.tensors import BlockWeights, EngramWeights, HyperWeights
+from engine.model.engram import Engram
+from engine.model.moe import ExpertShape, Moe, Routing
+from engine.weights.tensors import BlockWeights, HyperWeights
 
-__all__ = ["Block", "Engram", "Mixes", "hyper_mixes"]
+__all__ = ["Attended", "Block", "Expansion", "Mixes", "Residual", "Routed", "hyper_mixes"]
 
 Mixes = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """A sublayer's output y [T, d] on its way into the streams; post [T, m], comb [T, m, m]."""
+
+    y: torch.Tensor
+    post: torch.Tensor
+    comb: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """What goes from block to block.
+
+    Attributes:
+        streams: [T, m, d], before `expansion`.
+        pre: [T, m], what the next sublayer collapses with.
+        expansion: the last sublayer's; None where the streams are complete.
+    """
+
+    streams: torch.Tensor
+    pre: torch.Tensor
+    expansion: Expansion | None = None
+
+    def complete(self, runtime: Runtime) -> Residual:
+        """The same with the last sublayer's output in the streams."""
+        if self.expansion is None:
+            return self
+        last = self.expansion
+        streams = runtime.ops.hc_expand(last.y, self.streams, last.post, last.comb)
+        return Residual(streams, self.pre)
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """After `attend`: a partial sum over ranks and what waits for it; `tap` [T, d] or None."""
+
+    partial: torch.Tensor
+    streams: torch.Tensor
+    pre: torch.Tensor
+    post: torch.Tensor
+    comb: torch.Tensor
+    tap: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """After `route`: the experts' input x [T, d], its routing and what waits for their sum."""
+
+    x: torch.Tensor
+    routing: Routing
+    streams: torch.Tensor
+    pre: torch.Tensor
+    post: torch.Tensor
+    comb: torch.Tensor
+
+
+Attend = Callable[[Residual, StepContext], Attended]
+Route = Callable[[Attended, torch.Tensor], Routed]
 
 
 def hyper_mixes(runtime: Runtime, streams: torch.Tensor, weights: HyperWeights) -> Mixes:
@@ -35,75 +108,69 @@ def hyper_mixes(runtime: Runtime, streams: torch.Tensor, weights: HyperWeights) 
 
 
 class Block:
-    """Attention and experts around the residual streams [T, m, d].
+    """Attention and experts around the residual streams.
 
-    `run` takes and returns the `pre` [T, m] that the next sublayer collapses with.
+    Attributes:
+        attend, route: the two regions; whoever compiles or times them puts a callable in place.
     """
+
+    attend: Attend
+    route: Route
 
     def __init__(
         self, runtime: Runtime, role: LayerRole, experts: ExpertShape, weights: BlockWeights
     ) -> None:
+        self.role = role
+        self.weights = weights
         self._runtime = runtime
-        self._role = role
-        self._weights = weights
         self._attention = Attention(runtime, role, weights.attention)
         self._moe = Moe(runtime, role.layer_id, experts, weights.moe)
         self._engram = Engram(runtime, role, weights.engram) if weights.engram else None
+        self.attend, self.route = self.attend_eagerly, self.route_eagerly
 
     def time_regions(self, times: RegionTimes) -> None:
         """Time this layer and its parts from now on."""
-        kind = kind_of_layer(self._role)
+        kind = kind_of_layer(self.role)
         self.run = times.timed(kind, "", self.run)  # type: ignore[method-assign]
-        for name, part in self._parts():
-            part.run = times.timed(kind, name, part.run)
+        self.attend = times.timed(kind, "attention", self.attend)
+        self._attention.finish = times.timed(  # type: ignore[method-assign]
+            kind, "attention sum", self._attention.finish
+        )
+        self.route = times.timed(kind, "router", self.route)
+        self._moe.finish = times.timed(  # type: ignore[method-assign]
+            kind, "experts", self._moe.finish
+        )
 
-    def _parts(self) -> list[tuple[str, Any]]:
-        """Sub-regions by name; each has a `run`."""
-        parts = [("engram", self._engram), ("attention", self._attention), ("experts", self._moe)]
-        return [(name, part) for name, part in parts if part is not None]
+    def run(self, residual: Residual, step: StepContext) -> Residual:
+        """The residual after this block."""
+        attended = self.attend(residual, step)
+        if attended.tap is not None:
+            step.taps.append(attended.tap)
+        y = self._attention.finish(attended.partial)
+        routed = self.route(attended, y)
+        y = self._moe.finish(routed.x, step.inputs.is_real, routed.routing)
+        return Residual(routed.streams, routed.pre, Expansion(y, routed.post, routed.comb))
 
-    def run(
-        self, streams: torch.Tensor, pre: torch.Tensor, step: StepContext
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """New streams and pre."""
-        ops, weights, eps = self._runtime.ops, self._weights, self._runtime.config.norm_eps
+    def attend_eagerly(self, residual: Residual, step: StepContext) -> Attended:
+        """First region, op by op."""
+        runtime, weights = self._runtime, self.weights
+        residual = residual.complete(runtime)
+        streams = residual.streams
         if self._engram is not None:
             streams = self._engram.run(streams, step)
-        if self._role.is_tap:
-            mean = streams.to(self._runtime.accumulate).mean(dim=1)
-            step.taps.append(self._runtime.as_activation(mean))
-        attn_pre, post, comb = hyper_mixes(self._runtime, streams, weights.hc_attn)
-        x = ops.rms_norm(ops.hc_collapse(streams, pre), weights.attn_norm, eps)
-        streams = ops.hc_expand(self._attention.run(x, step), streams, post, comb)
-        ffn_pre, post, comb = hyper_mixes(self._runtime, streams, weights.hc_ffn)
-        x = ops.rms_norm(ops.hc_collapse(streams, attn_pre), weights.ffn_norm, eps)
-        streams = ops.hc_expand(self._moe.run(x, step.inputs.is_real), streams, post, comb)
-        return streams, ffn_pre
+        tap = None
+        if self.role.is_tap:
+            tap = runtime.as_activation(streams.to(runtime.accumulate).mean(dim=1))
+        pre, post, comb = hyper_mixes(runtime, streams, weights.hc_attn)
+        x = runtime.ops.hc_collapse(streams, residual.pre)
+        x = runtime.ops.rms_norm(x, weights.attn_norm, runtime.config.norm_eps)
+        return Attended(self._attention.begin(x, step), streams, pre, post, comb, tap)
 
-
-class Engram:
-    """Adds gated n-gram memory to the streams; its rows depend on token ids alone."""
-
-    def __init__(self, runtime: Runtime, role: LayerRole, weights: EngramWeights) -> None:
-        assert role.engram_index is not None
-        self._runtime = runtime
-        self._index = role.engram_index
-        self._weights = weights
-
-    def run(self, streams: torch.Tensor, step: StepContext) -> torch.Tensor:
-        """New streams [T, m, d]."""
-        ops, weights, config = self._runtime.ops, self._weights, self._runtime.config
-        assert step.inputs.engram_rows is not None
-        e = ops.engram_lookup(weights.table, step.inputs.engram_rows[self._index])
-        kv = ops.linear_fp8(e, weights.wkv, "activation")
-        key_width = config.hc_mult * config.hidden_size
-        key, value = kv.split([key_width, config.hidden_size], dim=1)
-        out: torch.Tensor = ops.engram_gate(
-            streams,
-            key.view(-1, config.hc_mult, config.hidden_size),
-            value,
-            weights.q_weight,
-            weights.k_weight,
-            config.norm_eps,
-        )
-        return out
+    def route_eagerly(self, attended: Attended, y: torch.Tensor) -> Routed:
+        """Second region, op by op; y [T, d] is the attention's output."""
+        runtime, weights = self._runtime, self.weights
+        streams = runtime.ops.hc_expand(y, attended.streams, attended.post, attended.comb)
+        pre, post, comb = hyper_mixes(runtime, streams, weights.hc_ffn)
+        x = runtime.ops.hc_collapse(streams, attended.pre)
+        x = runtime.ops.rms_norm(x, weights.ffn_norm, runtime.config.norm_eps)
+        return Routed(x, self._moe.begin(x), streams, pre, post, comb)

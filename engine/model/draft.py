@@ -80,10 +80,10 @@ class Draft:
     def propose(self, inputs: StepInputs, state: CacheState) -> Proposal:
         """k greedy drafts for each of S sequences; inputs of engine.cache.draft_inputs."""
         step = self._target.context(inputs, state)
-        streams, pre = self._target.first_streams(inputs.token_ids)
+        residual = self._target.first_streams(inputs.token_ids)
         for block in self._blocks:
-            streams, pre = block.run(streams, pre, step)
-        x: torch.Tensor = self._runtime.ops.hc_collapse(streams, pre)
+            residual = block.run(residual, step)
+        x = self._target.collapsed(residual)
         base = self._target.local_logits(x, self._weights.norm)
         first = inputs.token_ids.view(-1, self._block_size)[:, 0]
         return self._markov_chain(x, base, first)

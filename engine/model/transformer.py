@@ -10,7 +10,7 @@ from engine.cache.state import CacheState
 from engine.cache.step_inputs import StepInputs
 from engine.graphs.region_times import RegionTimes
 from engine.model.base import Runtime
-from engine.model.block import Block
+from engine.model.block import Block, Residual
 from engine.model.context import Selection, StepContext
 from engine.model.moe import ExpertShape
 from engine.model.rope_tables import RopeTables
@@ -74,22 +74,29 @@ class Transformer:
 
     def run(self, step: StepContext) -> torch.Tensor:
         """Collapsed output x [T, d] before the final norm."""
-        streams, pre = self.first_streams(step.inputs.token_ids)
+        residual = self.first_streams(step.inputs.token_ids)
         for layer_id, block in enumerate(self._blocks):
-            streams, pre = block.run(streams, pre, step)
+            residual = block.run(residual, step)
             if self.stream_hook is not None:
-                streams = self.stream_hook(layer_id, streams)
-        x: torch.Tensor = self._runtime.ops.hc_collapse(streams, pre)
+                residual = residual.complete(self._runtime)
+                streams = self.stream_hook(layer_id, residual.streams)
+                residual = Residual(streams, residual.pre)
+        return self.collapsed(residual)
+
+    def collapsed(self, residual: Residual) -> torch.Tensor:
+        """[T, d] of the residual after the last block."""
+        residual = residual.complete(self._runtime)
+        x: torch.Tensor = self._runtime.ops.hc_collapse(residual.streams, residual.pre)
         return x
 
-    def first_streams(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def first_streams(self, token_ids: torch.Tensor) -> Residual:
         """Streams [T, m, d], all equal to the embedding, and the first pre [T, m]."""
         m = self._runtime.config.hc_mult
         h = self._embed(token_ids)
         streams = h.unsqueeze(1).expand(-1, m, -1).contiguous()
         pre = streams.new_zeros(h.shape[0], m, dtype=self._runtime.accumulate)
         pre[:, 0] = 1
-        return streams, pre
+        return Residual(streams, pre)
 
     def local_logits(self, x: torch.Tensor, norm: torch.Tensor | None = None) -> torch.Tensor:
         """[N, V of this rank] of rows x [N, d], in the accumulation dtype.
