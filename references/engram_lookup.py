@@ -13,6 +13,7 @@ from harness.core.weights import QuantisedWeight
 from references.number_formats import decode_e4m3, decode_ue8m0
 from references.operands import require, require_ids, require_shape, require_weight
 from references.precision import activation_dtype
+from references.values import has_values
 from references.weight_forms import rescaled_to_240
 
 __all__ = ["engram_lookup"]
@@ -32,7 +33,7 @@ def engram_lookup(
     require_ids("engram_lookup", "row_ids", row_ids, ndim=2)
     num_rows, width = table.codes.shape
     require_shape("engram_lookup", "scale", table.scale, (num_rows, width // _TILE))
-    if row_ids.numel():
+    if row_ids.numel() and has_values(row_ids):
         low, high = (int(bound) for bound in torch.aminmax(row_ids))
         require(
             low >= 0 and high < num_rows,

@@ -7,6 +7,7 @@ import torch
 from harness.core.numerics import Numerics
 from references.operands import require, require_float, require_ids, require_shape
 from references.precision import accumulate_dtype, activation_dtype, rounded
+from references.values import has_values
 
 __all__ = ["sparse_attention"]
 
@@ -45,17 +46,24 @@ def sparse_attention(
     if indices.numel() == 0 or kv.shape[0] == 0:
         require(not bool((indices >= 0).any()), "sparse_attention", "kv has no row to select")
         return torch.zeros_like(q, dtype=activation_dtype(numerics))
-    low, high = (int(bound) for bound in torch.aminmax(indices))
-    require(
-        low >= -1 and high < kv.shape[0],
-        "sparse_attention",
-        f"indices reach from {low} to {high}, kv has {kv.shape[0]} rows",
-    )
-    attend = _attend_all if low >= 0 else _attend_present
+    attend = _attend_all if _all_name_a_row(indices, kv.shape[0]) else _attend_present
     slice_rows = max(1, _GATHERED_VALUES // (indices.shape[1] * head_dim))
     slices = [slice(first, first + slice_rows) for first in range(0, num_rows, slice_rows)]
     parts = [attend(q[rows], kv, indices[rows], sink, scale, numerics) for rows in slices]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _all_name_a_row(indices: torch.Tensor, num_rows: int) -> bool:
+    """Whether no index is -1; without values to look at, one may be."""
+    if not has_values(indices):
+        return False
+    low, high = (int(bound) for bound in torch.aminmax(indices))
+    require(
+        low >= -1 and high < num_rows,
+        "sparse_attention",
+        f"indices reach from {low} to {high}, kv has {num_rows} rows",
+    )
+    return low >= 0
 
 
 def _attend_present(

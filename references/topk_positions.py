@@ -40,8 +40,9 @@ def topk_positions(
             refuse(op, f"candidates has dtype {candidates.dtype}: pass a bool mask")
         hidden = hidden | ~candidates
     chosen = lowest_index_topk(scores.masked_fill(hidden, -torch.inf), top_k)
-    shape = (num_rows, min(top_k, num_entries))
-    positions = torch.full(shape, -1, dtype=torch.int64, device=scores.device)
-    rows, columns = chosen.nonzero(as_tuple=True)
-    positions[rows, chosen.cumsum(1)[rows, columns] - 1] = columns
-    return positions
+    num_kept = min(top_k, num_entries)
+    # What is not chosen lands in one column more, which is cut off: shapes depend on no value.
+    places = torch.where(chosen, chosen.cumsum(1) - 1, num_kept)
+    entries = torch.arange(num_entries, device=scores.device).expand(num_rows, -1)
+    positions = scores.new_full((num_rows, num_kept + 1), -1, dtype=torch.int64)
+    return positions.scatter_(1, places, entries)[:, :num_kept]
