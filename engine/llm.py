@@ -14,8 +14,10 @@ from engine.config.limits import EngineLimits, resolve_limits
 from engine.config.model import ModelConfig
 from engine.config.parse import load_model_config
 from engine.device.neuron import num_compiled, require_device
+from engine.parallel.batches import Batches
 from engine.parallel.executor import Executor, ExecutorFactory, LockstepExecutor, SoloExecutor
 from engine.parallel.processes import ProcessExecutor
+from engine.parallel.topology import Topology
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.weights.layout import RankLayout
@@ -29,11 +31,13 @@ __all__ = ["LLM"]
 class LLM:
     """An engine at work (harness.core.engine_face.EngineFace).
 
-    cp=1 runs in this process, cp=N in N processes that end with it. One thread at a time.
+    One rank runs in this process, more in processes of their own that end with it. With ep > cp
+    every cp ranks have a batch of their own, and requests are dealt to the batches. One thread at
+    a time.
 
     Args:
         settings: see EngineSettings.
-        executor: who runs the steps; None chooses by `settings.cp`.
+        executor: who runs the steps; None chooses by the number of ranks.
 
     Raises:
         InputError: the checkpoint's files are wrong.
@@ -47,19 +51,17 @@ class LLM:
         self._settings = settings
         self._config = load_model_config(settings.checkpoint)
         self._limits = resolve_limits(settings, self._config)
-        _check_parallelism(settings, self._config)
+        self._topology = Topology.of(settings)
+        # Building the layout refuses a cp that does not divide the heads.
+        RankLayout(self._config, resolve_numerics(settings), 0, settings.cp)
         if settings.device != "cpu":
-            require_device(settings.device, settings.cp, resolve_numerics(settings))
+            num_ranks = self._topology.num_ranks
+            require_device(settings.device, num_ranks, resolve_numerics(settings))
         if settings.num_threads:
             torch.set_num_threads(settings.num_threads)
         if executor is None:
-            executor = SoloExecutor if settings.cp == 1 else ProcessExecutor
-        engram = self._config.engram
-        self._scheduler = Scheduler(
-            self._limits,
-            num_lookback=engram.max_ngram - 1 if engram else 0,
-            eos_token_id=self._config.eos_token_id,
-        )
+            executor = SoloExecutor if self._topology.num_ranks == 1 else ProcessExecutor
+        self._batches = Batches(self._topology, self._new_scheduler)
         self._num_requests = 0
         self._facts: dict[str, float] = {}
         self._closed = False
@@ -67,7 +69,7 @@ class LLM:
 
     @classmethod
     def in_one_process(cls, settings: EngineSettings) -> LLM:
-        """The partition into `settings.cp` ranks, computed here in rank order."""
+        """The partition into ranks, computed here in rank order."""
         return cls(settings, executor=LockstepExecutor)
 
     @property
@@ -135,9 +137,14 @@ class LLM:
         return np.concatenate(request.logits)
 
     @property
-    def scheduler(self) -> Scheduler:
-        """What waits and runs, and who holds which pages."""
-        return self._scheduler
+    def topology(self) -> Topology:
+        """Which rank works on which batch."""
+        return self._topology
+
+    @property
+    def scheduler(self) -> Batches:
+        """What waits and runs in all batches, and how many pages are held."""
+        return self._batches
 
     def submit(self, request: Request) -> None:
         """Queue a request that `step` will serve beside all others (continuous batching).
@@ -146,7 +153,7 @@ class LLM:
             UsageError: the prompt is empty, holds an unknown id, or could never fit.
         """
         self._check_prompt(request.tokens[: request.prompt_len])
-        self._scheduler.add(request)
+        self._batches.add(request)
         request.t_send_ns = time.perf_counter_ns()
 
     def step(self) -> None:
@@ -158,9 +165,9 @@ class LLM:
         """
         if self._closed:
             raise UsageError("this engine is closed: open another")
-        plan = self._scheduler.next_plan()
-        output = self._executor.execute(plan)
-        self._scheduler.apply(plan, output, time.perf_counter_ns())
+        plans = self._batches.next_plans()
+        outputs = self._executor.execute(plans)
+        self._batches.apply(plans, outputs, time.perf_counter_ns())
         if self._settings.speculative:
             self._draft()
 
@@ -231,23 +238,31 @@ class LLM:
             raise UsageError("this engine is closed: open another")
         try:
             for request in requests:
-                self._scheduler.add(request)
+                self._batches.add(request)
                 request.t_send_ns = time.perf_counter_ns()
             counts = [0] * len(requests)
-            while self._scheduler.has_work:
+            while self._batches.has_work:
                 self.step()
                 if on_token is not None:
                     _tell_new_tokens(requests, counts, on_token)
         except BaseException:
             for request in requests:
-                self._scheduler.abort(request)
+                self._batches.abort(request)
             raise
 
     def _draft(self) -> None:
-        plan = self._scheduler.next_drafts()
-        if plan is not None:
-            output = self._executor.propose(plan)
-            self._scheduler.take_drafts(output, self._settings.confidence_threshold)
+        plans = self._batches.next_drafts()
+        if plans:
+            outputs = self._executor.propose(plans)
+            self._batches.take_drafts(outputs, self._settings.confidence_threshold)
+
+    def _new_scheduler(self) -> Scheduler:
+        engram = self._config.engram
+        return Scheduler(
+            self._limits,
+            num_lookback=engram.max_ngram - 1 if engram else 0,
+            eos_token_id=self._config.eos_token_id,
+        )
 
     def _num_compiled(self) -> int:
         return 0 if self._settings.device == "cpu" else num_compiled()
@@ -276,19 +291,12 @@ def _tell_new_tokens(
         counts[index] = request.num_generated
 
 
-def _check_parallelism(settings: EngineSettings, config: ModelConfig) -> None:
-    # Building the layout refuses a cp that does not divide the heads.
-    RankLayout(config, resolve_numerics(settings), 0, settings.cp)
-    if settings.ep not in (0, settings.cp):
-        raise UsageError(
-            f"ep={settings.ep} with cp={settings.cp}: the expert group is the cp group here; "
-            f"leave ep out or give ep={settings.cp}"
-        )
-
-
 def _generation(request: Request) -> Generation:
     padding = request.first_padded_rows - request.first_num_rows
     counters = {**request.counters, **request.acceptance.counters()}
+    counters["prefill_launches"] = request.prefill_launches
+    if request.num_preemptions:
+        counters["num_preemptions"] = float(request.num_preemptions)
     if request.nonfinite_position is not None:
         counters["nonfinite_position"] = float(request.nonfinite_position)
     return Generation(
@@ -302,4 +310,5 @@ def _generation(request: Request) -> Generation:
         bucket=request.first_padded_rows,
         padding_share=padding / request.first_padded_rows,
         counters=counters,
+        steps=tuple(request.steps),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from engine.model.context import StepContext
 from engine.model.draft import Draft, Proposal
 from engine.model.transformer import Transformer
 from engine.ops import BoundOps
+from engine.parallel.expert_exchange import ExpertExchange
 from engine.parallel.group import Group
 from engine.precision import parameter_dtype
 from engine.sampler import Greedy
@@ -95,7 +97,9 @@ class Worker:
     """Loads one rank and runs steps. The caller decides what runs; a worker never schedules.
 
     Args:
+        group: the ranks that share this rank's batch.
         source: where weights come from; None reads the checkpoint's files.
+        experts: the ranks that share the experts; None where it is `group`.
 
     Attributes:
         last_proposal: tensors of the last `propose`, for inspection.
@@ -114,11 +118,16 @@ class Worker:
         group: Group,
         device: Device | None = None,
         source: TensorSource | None = None,
+        *,
+        experts: Group | None = None,
     ) -> None:
         numerics = resolve_numerics(settings)
         self.group = group
+        self.experts = experts or group
         self.config = config
-        self.layout = RankLayout(config, numerics, group.rank, group.size)
+        num_batches = self.experts.size // group.size
+        batch = self.experts.rank // group.size
+        self.layout = RankLayout(config, numerics, group.rank, group.size, batch, num_batches)
         # Opened by whoever joins the group; ranks that share a process share their device.
         self._device = device or open_device(settings.device, 0)
         self.device = self._device.torch_device
@@ -133,7 +142,9 @@ class Worker:
         )
         files = source or Checkpoint(settings.checkpoint)
         loader = WeightLoader(files, self.layout, parameter_dtype(numerics))
-        runtime = Runtime(config, self.ops, numerics, self.layout, group)
+        self._exchange = ExpertExchange(group, self.experts)
+        self._moe_capacity = settings.moe_capacity
+        runtime = Runtime(config, self.ops, numerics, self.layout, group, self._exchange)
         loaded = loader.load(with_draft=bool(settings.speculative))
         self.weights = on_device(loaded, self.device)
         # A draft block may reach past the longest sequence.
@@ -182,9 +193,8 @@ class Worker:
         Raises:
             RankError: the step made another number of collectives than model.md §9 says.
         """
-        self.group.start_step(plan.step)
-        self._device.start_step()
-        launches_before = self.ops.num_launches
+        launches_before = self._start_step(plan.step)
+        self._exchange.start_step(self._moe_capacity if plan.has_prompt_rows else 0)
         with torch.inference_mode():
             inputs = build_step_inputs(
                 plan, self._geometry, self._ratios, self._engram, self.device
@@ -208,9 +218,8 @@ class Worker:
         config = self.config.draft
         assert config is not None
         assert self.draft is not None
-        self.group.start_step(plan.step)
-        self._device.start_step()
-        launches_before = self.ops.num_launches
+        launches_before = self._start_step(plan.step)
+        self._exchange.start_step(0)
         with torch.inference_mode():
             inputs = build_draft_inputs(
                 plan, self._geometry, config.block_size, config.noise_token_id, self.device
@@ -218,19 +227,36 @@ class Worker:
             proposal = self.draft.propose(inputs, self.state)
             self.last_proposal = proposal
         self._check_collectives(config.num_stages, 1 + config.block_size)
+        num_drafts = len(plan.sequences)
         return DraftOutput(
-            tuple(tuple(row) for row in proposal.token_ids.tolist()),
-            tuple(tuple(row) for row in proposal.confidence.tolist()),
+            tuple(tuple(row) for row in proposal.token_ids[:num_drafts].tolist()),
+            tuple(tuple(row) for row in proposal.confidence[:num_drafts].tolist()),
             self._counters(launches_before),
         )
+
+    def _start_step(self, step: int) -> int:
+        """Forget the counts of the step before; returns the launches so far."""
+        self.group.start_step(step)
+        self.experts.start_step(step)
+        self._device.start_step()
+        return self.ops.num_launches
+
+    def _collectives(self) -> Counter[str]:
+        """Collectives of this step by label, of both groups."""
+        if self.experts is self.group:
+            return self.group.counts
+        return self.group.counts + self.experts.counts
 
     def _counters(self, launches_before: int) -> dict[str, float]:
         fallbacks = self._device.finish_step()
         counters = {
-            "collectives": float(self.group.counts.total()),
+            "collectives": float(self._collectives().total()),
             "launches": float(self.ops.num_launches - launches_before),
             "collectives_per_layer": float(self.layout.collectives_per_layer),
         }
+        if self._moe_capacity:
+            counters["moe_overflows"] = float(self._exchange.num_overflows)
+            counters["moe_dense_reruns"] = float(self._exchange.num_reruns)
         if self.device.type != "cpu":
             counters["fallbacks"] = float(sum(fallbacks.values()))
             counters.update({f"fallback {op}": float(n) for op, n in sorted(fallbacks.items())})
@@ -268,14 +294,20 @@ class Worker:
         return tuple(share.tolist())
 
     def _check_collectives(self, num_layers: int, num_vocabulary: int) -> None:
-        """Layers make their fixed number; the vocabulary's are due where it is sharded."""
+        """Layers make their fixed number; the vocabulary's are due where it is sharded.
+
+        Under a capacity a layer makes one more to decide about overflow, and its experts'
+        again where they are run again.
+        """
         expected = self.layout.collectives_per_layer * num_layers
+        expected += self._exchange.num_extra_collectives
         if self.layout.vocab_span(self.config.vocab_size) is not None:
             expected += num_vocabulary
-        if self.group.counts.total() != expected:
-            detail = ", ".join(f"{label}×{n}" for label, n in self.group.counts.items())
+        found = self._collectives()
+        if found.total() != expected:
+            detail = ", ".join(f"{label}×{n}" for label, n in found.items())
             raise RankError(
-                self.group.rank,
-                f"made {self.group.counts.total()} collectives in a step, {expected} are due",
+                self.experts.rank,
+                f"made {found.total()} collectives in a step, {expected} are due",
                 detail,
             )

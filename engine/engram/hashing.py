@@ -52,6 +52,8 @@ class EngramHash:
     def _lookback(self, history: Sequence[int], token_ids: Sequence[int]) -> Ids:
         """[T, max_ngram], newest first; what lies before the sequence is the pad id."""
         depth = self.num_lookback
+        if not token_ids:
+            return np.zeros((0, depth + 1), dtype=np.int64)  # a batch without work
         known = self._token_map[np.asarray([*history[-depth:], *token_ids], dtype=np.int64)]
         num_missing = depth - min(depth, len(history))
         padded = np.concatenate([np.full(num_missing, self._pad, dtype=np.int64), known])

@@ -8,6 +8,7 @@ import torch
 
 from engine.config.model import ModelConfig
 from engine.ops import BoundOps
+from engine.parallel.expert_exchange import ExpertExchange
 from engine.parallel.group import Group
 from engine.precision import accumulate_dtype, activation_dtype, rounded
 from engine.weights.layout import RankLayout
@@ -18,13 +19,19 @@ __all__ = ["Runtime"]
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Configuration, ops, numerics and this rank's place in its group."""
+    """Configuration, ops, numerics and this rank's place among the ranks.
+
+    Attributes:
+        group: the ranks that share this rank's batch.
+        exchange: the way to the ranks that share the experts.
+    """
 
     config: ModelConfig
     ops: BoundOps
     numerics: Numerics
     layout: RankLayout
     group: Group
+    exchange: ExpertExchange
 
     @property
     def activation(self) -> torch.dtype:

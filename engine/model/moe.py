@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.model.base import Runtime
+from engine.parallel.expert_exchange import ExpertRows
 from engine.weights.tensors import MoeWeights
 
 __all__ = ["ExpertShape", "Moe", "Routing"]
@@ -35,9 +36,10 @@ class Routing:
 
 
 class Moe:
-    """One layer's experts on this rank; every rank routes all rows.
+    """One layer's experts on this rank; every rank routes the rows of its batch.
 
-    Legend: T rows, P (token, expert) pairs of this rank, I expert width.
+    Legend: T rows of the batch, R rows of all batches (T where there is one), P (row, expert)
+    pairs of this rank's experts.
     """
 
     def __init__(
@@ -73,19 +75,42 @@ class Moe:
         return Routing(expert_ids, route_weights, self._shared(x))
 
     def finish(self, x: torch.Tensor, is_real: torch.Tensor, routing: Routing) -> torch.Tensor:
-        """Output [T, d] once `begin` has routed x."""
+        """Output [T, d] once `begin` has routed x.
+
+        Under a capacity the experts run on slots of fixed shape first, as a device's graph does;
+        where an expert of any rank got more rows than it has slots, all ranks run the layer's
+        experts again without a limit, exchange included.
+        """
+        exchange = self._runtime.exchange
+        nowhere = ~is_real.unsqueeze(1)
+        rows = ExpertRows(x, routing.expert_ids.masked_fill(nowhere, -1), routing.weights)
+        if exchange.capacity:
+            total, num_overflows = self._limited(rows, routing.shared)
+            if not exchange.any_overflows(num_overflows, self._layer):
+                return self._runtime.as_activation(total)
+        arrived = exchange.spread(rows, self._layer)
+        pairs, group_sizes = self._local_pairs(arrived.expert_ids)
+        total = self._collected(self._routed(arrived, pairs, group_sizes), routing.shared)
+        return self._runtime.as_activation(total)
+
+    def _limited(self, rows: ExpertRows, shared: torch.Tensor | None) -> tuple[torch.Tensor, int]:
+        """Sums [T, d] under the capacity, and how many experts were given more rows."""
+        exchange = self._runtime.exchange
+        arrived = exchange.spread(rows, self._layer)
+        pairs, group_sizes = self._local_pairs(arrived.expert_ids)
+        num_overflows = int((group_sizes > exchange.capacity).sum())
+        routed = self._slotted(arrived, pairs, group_sizes)
+        return self._collected(routed, shared), num_overflows
+
+    def _collected(self, routed: torch.Tensor, shared: torch.Tensor | None) -> torch.Tensor:
+        """Unrounded sums [T, d] of this batch's rows, shared expert included."""
         runtime = self._runtime
-        routed = self._routed(x, is_real, routing)
-        shared = routing.shared
-        if shared is None:
-            total = runtime.group.sum(routed, f"moe.{self._layer}")
-        elif self._sums_shared_apart:
-            # The shared expert's output rounds as a whole: its partial sums travel beside.
-            both = runtime.group.sum(torch.stack([routed, shared]), f"moe.{self._layer}")
-            total = both[0] + runtime.as_activation(both[1]).to(runtime.accumulate)
-        else:
-            total = runtime.group.sum(routed + shared, f"moe.{self._layer}")
-        return runtime.as_activation(total)
+        if not self._sums_shared_apart:
+            return runtime.exchange.collect(routed, shared, self._layer)
+        # The shared expert's output rounds as a whole: its partial sums travel beside.
+        assert shared is not None
+        total, whole = runtime.exchange.collect_apart(routed, shared, self._layer)
+        return total + runtime.as_activation(whole).to(runtime.accumulate)
 
     def _shared(self, x: torch.Tensor) -> torch.Tensor | None:
         """The shared expert's output or partial sum [T, d], None on a rank without it."""
@@ -99,29 +124,61 @@ class Moe:
         y: torch.Tensor = runtime.ops.linear_fp8(inner, weights.shared_w2, output)
         return y.to(runtime.accumulate)
 
-    def _routed(self, x: torch.Tensor, is_real: torch.Tensor, routing: Routing) -> torch.Tensor:
-        """Sum of this rank's routed experts [T, d], unrounded."""
-        runtime, weights, config = self._runtime, self._weights, self._runtime.config
-        total = x.new_zeros(x.shape, dtype=runtime.accumulate)
-        if weights.w13 is None or weights.w2 is None:
+    def _routed(
+        self, rows: ExpertRows, pairs: torch.Tensor, group_sizes: torch.Tensor
+    ) -> torch.Tensor:
+        """Sum [R, d] of this rank's routed experts, unrounded, of all rows that arrived."""
+        total = rows.x.new_zeros(rows.x.shape, dtype=self._runtime.accumulate)
+        if not self._has_experts:
             return total
-        pairs, group_sizes = self._local_pairs(routing.expert_ids, is_real)
         tokens = pairs // self._shape.top_k
-        gate, up = runtime.ops.linear_fp4_grouped(x[tokens], weights.w13, group_sizes).chunk(
-            2, dim=1
-        )
-        inner = runtime.ops.swiglu(gate, up, config.swiglu_limit, routing.weights.flatten()[pairs])
-        y_Pd = runtime.ops.linear_fp4_grouped(inner, weights.w2, group_sizes)
-        return total.index_add_(0, tokens, y_Pd.to(runtime.accumulate))
+        y_Pd = self._experts(rows.x[tokens], rows.weights.flatten()[pairs], group_sizes)
+        return total.index_add_(0, tokens, y_Pd.to(self._runtime.accumulate))
 
-    def _local_pairs(
-        self, expert_ids: torch.Tensor, is_real: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _slotted(
+        self, rows: ExpertRows, pairs: torch.Tensor, group_sizes: torch.Tensor
+    ) -> torch.Tensor:
+        """As `_routed`, on [experts, capacity] slots; rows beyond the capacity are left out.
+
+        Rows of a token are added in the same order, so that without overflow the sums are equal.
+        """
+        total = rows.x.new_zeros(rows.x.shape, dtype=self._runtime.accumulate)
+        if not self._has_experts:
+            return total
+        num_local, capacity = len(group_sizes), self._runtime.exchange.capacity
+        expert = torch.repeat_interleave(group_sizes)
+        place = torch.arange(len(pairs), device=pairs.device)
+        place = place - (group_sizes.cumsum(0) - group_sizes)[expert]
+        fits = place < capacity
+        slots, pairs = (expert * capacity + place)[fits], pairs[fits]
+        tokens = pairs // self._shape.top_k
+        x_slots = rows.x.new_zeros(num_local * capacity, rows.x.shape[1])
+        x_slots[slots] = rows.x[tokens]
+        weights = rows.weights.new_zeros(num_local * capacity)
+        weights[slots] = rows.weights.flatten()[pairs]
+        y = self._experts(x_slots, weights, torch.full_like(group_sizes, capacity))
+        return total.index_add_(0, tokens, y[slots].to(self._runtime.accumulate))
+
+    @property
+    def _has_experts(self) -> bool:
+        return self._weights.w13 is not None
+
+    def _experts(
+        self, x: torch.Tensor, route_weights: torch.Tensor, group_sizes: torch.Tensor
+    ) -> torch.Tensor:
+        """Weighted outputs of rows x that are sorted by expert."""
+        ops, weights = self._runtime.ops, self._weights
+        gate, up = ops.linear_fp4_grouped(x, weights.w13, group_sizes).chunk(2, dim=1)
+        inner = ops.swiglu(gate, up, self._runtime.config.swiglu_limit, route_weights)
+        y: torch.Tensor = ops.linear_fp4_grouped(inner, weights.w2, group_sizes)
+        return y
+
+    def _local_pairs(self, expert_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Pairs [P] (row * top_k + choice) of this rank, by expert, and rows per expert."""
         first, last = self._span
         num_local = last - first
         local = expert_ids - first
-        is_local = (local >= 0) & (local < num_local) & is_real.unsqueeze(1)
+        is_local = (local >= 0) & (local < num_local)
         # What is not this rank's sorts behind its experts.
         key = torch.where(is_local, local, num_local).flatten()
         order = key.sort(stable=True).indices

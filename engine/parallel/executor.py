@@ -1,8 +1,8 @@
-"""Who carries a plan to the ranks: this process alone, or N ranks in it."""
+"""Who carries plans to the ranks: this process alone, or N ranks in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from engine.config.limits import EngineLimits
@@ -10,26 +10,32 @@ from engine.config.model import ModelConfig
 from engine.graphs.region_times import report_regions, wants_region_timing
 from engine.parallel.group import SoloGroup
 from engine.parallel.lockstep import Lockstep
+from engine.parallel.topology import Topology
 from engine.schedule.plan import DraftPlan, StepPlan
 from engine.worker import DraftOutput, StepOutput, Worker
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import RankError
 
-__all__ = ["Executor", "ExecutorFactory", "LockstepExecutor", "SoloExecutor", "agreed_output"]
+__all__ = ["Executor", "ExecutorFactory", "LockstepExecutor", "SoloExecutor", "agreed_outputs"]
 
 
 class Executor(Protocol):
-    """Runs plans until it is closed."""
+    """Runs steps until it is closed.
 
-    def execute(self, plan: StepPlan) -> StepOutput:
-        """Rank 0's output of a step.
+    A step has one plan for each batch of the topology, with equal `step`, `padded_rows` and
+    `has_prompt_rows`: ranks of all batches meet in the experts. A batch without work gets an idle
+    plan (engine.parallel.batches).
+    """
+
+    def execute(self, plans: Sequence[StepPlan]) -> tuple[StepOutput, ...]:
+        """The output of each batch's first rank, in the plans' order.
 
         Raises:
-            RankError: a rank died, hung, or sampled other ids than rank 0.
+            RankError: a rank died, hung, or sampled other ids than the first of its batch.
         """
 
-    def propose(self, plan: DraftPlan) -> DraftOutput:
-        """Rank 0's drafts; raises as `execute` does."""
+    def propose(self, plans: Sequence[DraftPlan]) -> tuple[DraftOutput, ...]:
+        """Drafts of each batch; raises as `execute` does."""
 
     def close(self) -> None:
         """End every rank; idempotent."""
@@ -41,17 +47,27 @@ ExecutorFactory = Callable[[EngineSettings, ModelConfig, EngineLimits], Executor
 Output = TypeVar("Output", StepOutput, DraftOutput)
 
 
-def agreed_output(outputs: list[Output]) -> Output:
-    """Rank 0's output, once every rank has sampled the same ids.
+def agreed_outputs(outputs: Sequence[Output], topology: Topology) -> tuple[Output, ...]:
+    """The output of each batch's first rank, once all its ranks have sampled the same ids.
+
+    Args:
+        outputs: of every rank, in rank order.
 
     Raises:
         RankError: names the first rank that differs (RANK_DESYNC).
     """
-    for rank, output in enumerate(outputs):
-        if output.token_ids != outputs[0].token_ids:
-            reason = f"sampled {output.token_ids}, rank 0 sampled {outputs[0].token_ids}"
-            raise RankError(rank, reason, "RANK_DESYNC")
-    return outputs[0]
+    agreed = []
+    for batch in range(topology.num_batches):
+        first, *others = topology.ranks_of(batch)
+        for rank in others:
+            if outputs[rank].token_ids != outputs[first].token_ids:
+                reason = (
+                    f"sampled {outputs[rank].token_ids}, rank {first} sampled "
+                    f"{outputs[first].token_ids}"
+                )
+                raise RankError(rank, reason, "RANK_DESYNC")
+        agreed.append(outputs[first])
+    return tuple(agreed)
 
 
 class SoloExecutor:
@@ -62,13 +78,15 @@ class SoloExecutor:
         if wants_region_timing():
             self.worker.start_region_timing()
 
-    def execute(self, plan: StepPlan) -> StepOutput:
+    def execute(self, plans: Sequence[StepPlan]) -> tuple[StepOutput, ...]:
         """See Executor."""
-        return self.worker.execute(plan)
+        (plan,) = plans
+        return (self.worker.execute(plan),)
 
-    def propose(self, plan: DraftPlan) -> DraftOutput:
+    def propose(self, plans: Sequence[DraftPlan]) -> tuple[DraftOutput, ...]:
         """See Executor."""
-        return self.worker.propose(plan)
+        (plan,) = plans
+        return (self.worker.propose(plan),)
 
     def close(self) -> None:
         """Nothing outlives the object; region times are reported where they were asked for."""
@@ -76,22 +94,35 @@ class SoloExecutor:
 
 
 class LockstepExecutor:
-    """`settings.cp` ranks in this process, in rank order: the partition without processes."""
+    """All ranks in this process, in rank order: the partition without processes."""
 
     def __init__(self, settings: EngineSettings, config: ModelConfig, limits: EngineLimits) -> None:
-        self._lockstep = Lockstep(settings.cp)
-        self.workers = [Worker(settings, config, limits, group) for group in self._lockstep.groups]
+        self._topology = topology = Topology.of(settings)
+        self._lockstep = lockstep = Lockstep(topology.num_ranks)
+        self.workers = []
+        for batch in range(topology.num_batches):
+            ranks = topology.ranks_of(batch)
+            for rank, group in zip(ranks, lockstep.groups_of(ranks), strict=True):
+                # One batch: its group is that of the experts, and counts as one.
+                experts = lockstep.groups[rank] if topology.num_batches > 1 else group
+                worker = Worker(settings, config, limits, group, experts=experts)
+                self.workers.append(worker)
         if wants_region_timing():
             self.workers[0].start_region_timing()
 
-    def execute(self, plan: StepPlan) -> StepOutput:
+    def execute(self, plans: Sequence[StepPlan]) -> tuple[StepOutput, ...]:
         """See Executor."""
-        outputs = self._lockstep.run(lambda rank: self.workers[rank].execute(plan))
-        return agreed_output(outputs)
+        outputs = self._lockstep.run(
+            lambda rank: self.workers[rank].execute(plans[self._topology.batch_of(rank)])
+        )
+        return agreed_outputs(outputs, self._topology)
 
-    def propose(self, plan: DraftPlan) -> DraftOutput:
+    def propose(self, plans: Sequence[DraftPlan]) -> tuple[DraftOutput, ...]:
         """See Executor."""
-        return agreed_output(self._lockstep.run(lambda rank: self.workers[rank].propose(plan)))
+        outputs = self._lockstep.run(
+            lambda rank: self.workers[rank].propose(plans[self._topology.batch_of(rank)])
+        )
+        return agreed_outputs(outputs, self._topology)
 
     def close(self) -> None:
         """Nothing outlives the object; region times are reported where they were asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 
@@ -20,12 +21,14 @@ class Group(ABC):
 
     Attributes:
         counts: collectives by label since `start_step`; the label is "<place>.<layer>".
+        label: of the present or last collective.
     """
 
     def __init__(self, rank: int, size: int, ring: CollectiveRing | None = None) -> None:
         self.rank = rank
         self.size = size
         self.counts: Counter[str] = Counter()
+        self.label = ""
         self._ring = ring
         self._step = 0
 
@@ -41,21 +44,48 @@ class Group(ABC):
         """
         if self.size == 1:
             return [part]
-        self.counts[label] += 1
-        if self._ring is not None:
-            self._ring.enter(self._step, label, part.dtype, tuple(part.shape))
-        parts = self._exchange(part.contiguous())
-        if self._ring is not None:
-            self._ring.leave()
-        return parts
+        return self._noted(self._exchange, part, label)
 
     def sum(self, part: torch.Tensor, label: str) -> torch.Tensor:
         """The sum over ranks, added in rank order in the part's dtype."""
         return ordered_sum(self.gather(part, label))
 
+    def scatter_sum(self, blocks: torch.Tensor, label: str) -> torch.Tensor:
+        """Reduce-scatter: the sum over ranks, in rank order, of block `self.rank`.
+
+        Args:
+            blocks: [size, ...], one block for each rank.
+        """
+        if self.size == 1:
+            return blocks[0]
+        return ordered_sum(self._noted(self._deal, blocks, label))
+
+    def max(self, part: torch.Tensor, label: str) -> torch.Tensor:
+        """The greatest over ranks, element by element."""
+        return torch.stack(self.gather(part, label)).amax(dim=0)
+
+    def _noted(
+        self,
+        collective: Callable[[torch.Tensor], list[torch.Tensor]],
+        tensor: torch.Tensor,
+        label: str,
+    ) -> list[torch.Tensor]:
+        self.counts[label] += 1
+        self.label = label
+        if self._ring is not None:
+            self._ring.enter(self._step, label, tensor.dtype, tuple(tensor.shape))
+        parts = collective(tensor.contiguous())
+        if self._ring is not None:
+            self._ring.leave()
+        return parts
+
     @abstractmethod
     def _exchange(self, part: torch.Tensor) -> list[torch.Tensor]:
         """Parts of all ranks in rank order."""
+
+    def _deal(self, blocks: torch.Tensor) -> list[torch.Tensor]:
+        """Block `self.rank` of every rank's blocks [size, ...], in rank order."""
+        return [theirs[self.rank] for theirs in self._exchange(blocks)]
 
 
 def ordered_sum(parts: list[torch.Tensor]) -> torch.Tensor:

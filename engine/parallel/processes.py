@@ -20,10 +20,11 @@ from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
 from engine.engram.shared_tables import create_table_segment
 from engine.graphs.region_times import wants_region_timing
-from engine.parallel.executor import agreed_output
+from engine.parallel.executor import agreed_outputs
 from engine.parallel.failure import Failure, blame, hung_rank, is_stopped, ring_report
 from engine.parallel.rank_process import RankSpec, rank_main
 from engine.parallel.ring import RING_BYTES
+from engine.parallel.topology import Topology
 from engine.schedule.plan import DraftPlan, StepPlan
 from engine.worker import DraftOutput, StepOutput
 from harness.core.engine_face import EngineSettings
@@ -37,7 +38,7 @@ _PRELOAD = "engine.parallel.rank_process"
 
 
 class ProcessExecutor:
-    """`settings.cp` rank processes; see engine.parallel.executor.Executor.
+    """All rank processes of the settings; see engine.parallel.executor.Executor.
 
     Raises:
         RankError: a rank did not come up within its limit.
@@ -46,7 +47,8 @@ class ProcessExecutor:
 
     def __init__(self, settings: EngineSettings, config: ModelConfig, limits: EngineLimits) -> None:
         self._limit_s = settings.time_limit_s
-        size = settings.cp
+        self._topology = Topology.of(settings)
+        size = self._topology.num_ranks
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([_PRELOAD])
         # The store lives in the parent, so no rank's end can take it along.
@@ -87,27 +89,27 @@ class ProcessExecutor:
         """Process ids, in rank order."""
         return [process.pid for process in self._processes]
 
-    def execute(self, plan: StepPlan) -> StepOutput:
+    def execute(self, plans: Sequence[StepPlan]) -> tuple[StepOutput, ...]:
         """See Executor.
 
         Raises:
             UsageError: the ranks have ended, after an earlier failure or `close`.
         """
-        outputs: list[StepOutput] = self._call("execute", plan)
-        return agreed_output(outputs)
+        outputs: list[StepOutput] = self._call("execute", plans)
+        return agreed_outputs(outputs, self._topology)
 
-    def propose(self, plan: DraftPlan) -> DraftOutput:
+    def propose(self, plans: Sequence[DraftPlan]) -> tuple[DraftOutput, ...]:
         """See Executor."""
-        outputs: list[DraftOutput] = self._call("propose", plan)
-        return agreed_output(outputs)
+        outputs: list[DraftOutput] = self._call("propose", plans)
+        return agreed_outputs(outputs, self._topology)
 
-    def _call(self, method: str, plan: StepPlan | DraftPlan) -> list[Any]:
+    def _call(self, method: str, plans: Sequence[StepPlan] | Sequence[DraftPlan]) -> list[Any]:
         """The answer of every rank's worker."""
         if self._ended:
             raise UsageError("this engine cannot go on, its ranks have ended: open another")
         for rank, connection in enumerate(self._connections):
             try:
-                connection.send((method, plan))
+                connection.send((method, plans[self._topology.batch_of(rank)]))
             except OSError:
                 self._fail([self._death(rank)], self._connections)
         return self._collect(self._limit_s)

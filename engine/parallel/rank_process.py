@@ -24,9 +24,10 @@ from engine.config.model import ModelConfig
 from engine.device.neuron import open_device
 from engine.engram.shared_tables import SharedTables
 from engine.graphs.region_times import report_regions
-from engine.parallel.group import Group
+from engine.parallel.group import Group, SoloGroup
 from engine.parallel.ring import CollectiveRing
 from engine.parallel.shared_segment import SharedSegment
+from engine.parallel.topology import Topology
 from engine.weights.checkpoint import Checkpoint, TensorSource
 from engine.worker import Worker
 from harness.core.child_processes import remove_temporary_directory_of_parent
@@ -67,17 +68,52 @@ class CollectiveError(RuntimeError):
 
 
 class GatheringGroup(Group):
-    """The rank's end of a torch.distributed group: gloo over loopback, or NeuronCores."""
+    """The rank's end of a torch.distributed group: gloo over loopback, or NeuronCores.
+
+    Args:
+        members: process group of torch; None is that of all ranks.
+    """
+
+    def __init__(
+        self, rank: int, size: int, ring: CollectiveRing, members: dist.ProcessGroup | None = None
+    ) -> None:
+        super().__init__(rank, size, ring)
+        self._members = members
 
     def _exchange(self, part: torch.Tensor) -> list[torch.Tensor]:
         # bf16 travels as bytes: every backend moves them, and nothing is summed on the way.
         flat = part.reshape(-1).view(torch.uint8) if part.numel() else part
         received = [torch.empty_like(flat) for _ in range(self.size)]
         try:
-            dist.all_gather(received, flat)
+            dist.all_gather(received, flat, group=self._members)
         except RuntimeError as error:
             raise CollectiveError(str(error)) from error
         return [piece.view(part.dtype).view(part.shape) for piece in received]
+
+    def _deal(self, blocks: torch.Tensor) -> list[torch.Tensor]:
+        # Summed here in rank order and not on the way: the same bits as ranks in one process.
+        flat = blocks.reshape(self.size, -1).view(torch.uint8)
+        received = torch.empty_like(flat)
+        try:
+            dist.all_to_all_single(received, flat, group=self._members)
+        except RuntimeError as error:
+            raise CollectiveError(str(error)) from error
+        return list(received.view(blocks.dtype).view(blocks.shape))
+
+
+def _groups(spec: RankSpec, ring: CollectiveRing) -> tuple[Group, Group]:
+    """The ranks that share this rank's batch, and those that share the experts."""
+    topology = Topology.of(spec.settings)
+    experts = GatheringGroup(spec.rank, spec.size, ring)
+    if topology.num_batches == 1:
+        return experts, experts
+    if topology.cp == 1:
+        return SoloGroup(), experts
+    batches = [list(topology.ranks_of(batch)) for batch in range(topology.num_batches)]
+    # Every rank takes part in making every group; each keeps its own.
+    made = [dist.new_group(ranks) for ranks in batches]
+    own = topology.batch_of(spec.rank)
+    return GatheringGroup(spec.rank % topology.cp, topology.cp, ring, made[own]), experts
 
 
 def rank_main(
@@ -119,8 +155,16 @@ def _serve(spec: RankSpec, connection: Connection, ring: CollectiveRing) -> None
     torch.set_num_threads(spec.num_threads)
     device = open_device(spec.settings.device, spec.rank)
     _join_group(spec, device.collective_backend)
-    group = GatheringGroup(spec.rank, spec.size, ring)
-    worker = Worker(spec.settings, spec.config, spec.limits, group, device, _weight_source(spec))
+    group, experts = _groups(spec, ring)
+    worker = Worker(
+        spec.settings,
+        spec.config,
+        spec.limits,
+        group,
+        device,
+        _weight_source(spec),
+        experts=experts,
+    )
     if spec.times_regions:
         worker.start_region_timing()
     connection.send(("ready", None))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.parallel.batches import Batches
 from engine.schedule.request import Request
-from engine.schedule.scheduler import Scheduler
 
 __all__ = ["EngineSnapshot", "SnapshotKeeper"]
 
@@ -32,9 +32,9 @@ class EngineSnapshot:
 
 
 class SnapshotKeeper:
-    """Takes snapshots of one scheduler."""
+    """Takes snapshots of an engine's batches."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Batches) -> None:
         self._scheduler = scheduler
         self._num_steps = 0
         self._ended_drafts = 0
@@ -66,7 +66,7 @@ class SnapshotKeeper:
             num_running=self._scheduler.num_running,
             num_waiting=self._scheduler.num_waiting,
             num_steps=num_steps,
-            num_pages=pool.num_pages - 1,
+            num_pages=pool.num_usable_pages,
             num_free_pages=pool.num_free_pages,
             num_free_slots=pool.num_free_slots,
             num_drafts=drafts,

@@ -15,6 +15,7 @@ from engine.engram.hashing import EngramHash
 from engine.model.base import Runtime
 from engine.model.transformer import Transformer
 from engine.ops import BoundOps
+from engine.parallel.expert_exchange import ExpertExchange
 from engine.parallel.group import Group
 from engine.sampler import Greedy
 from engine.schedule.plan import SequenceChunk, StepPlan
@@ -135,7 +136,8 @@ class StepCounter:
         self._geometry = CacheGeometry.of(config, limits)
         self.ops = BoundOps(TABLE, numerics)
         self._group = _MetaGroup(layout.rank, layout.size)
-        runtime = Runtime(config, self.ops, numerics, layout, self._group)
+        exchange = ExpertExchange(self._group, self._group)
+        runtime = Runtime(config, self.ops, numerics, layout, self._group, exchange)
         self._model = Transformer(runtime, weights, limits.max_model_len)
         self._sampler = Greedy(runtime, layout.vocab_span(config.vocab_size))
         self.state = CacheState(config, self._geometry, numerics, _META)

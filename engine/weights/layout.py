@@ -58,7 +58,13 @@ class HeadLayout:
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """The partition of one model over `size` ranks (cp = EP), seen from `rank`.
+    """The partition of one model, seen from `rank` of the `size` ranks that share a batch.
+
+    With several batches, routed experts are divided over the ranks of all of them; everything
+    else is divided within a batch, and a batch has a copy of its own.
+
+    Attributes:
+        batch, num_batches: which group of `size` ranks this one is of.
 
     Raises:
         UsageError: the ranks do not divide the attention heads; the divisors are named.
@@ -68,6 +74,8 @@ class RankLayout:
     numerics: Numerics
     rank: int = 0
     size: int = 1
+    batch: int = 0
+    num_batches: int = 1
 
     def __post_init__(self) -> None:
         if self.config.num_heads % self.size:
@@ -84,10 +92,24 @@ class RankLayout:
 
     @property
     def collectives_per_layer(self) -> int:
-        """Attention output, MoE output; one more for the group exchange."""
-        if self.size == 1:
-            return 0
-        return 3 if self.head_layout.exchanges_groups else 2
+        """Attention output, MoE output; one more for the group exchange (model.md §9).
+
+        With several batches the experts take two: rows out, sums back (port.md R14, R15).
+        """
+        attention = 0 if self.size == 1 else 2 if self.head_layout.exchanges_groups else 1
+        if self.num_batches > 1:
+            return attention + 2
+        return attention + (self.size > 1)
+
+    @property
+    def num_expert_ranks(self) -> int:
+        """Ranks that the routed experts are divided over."""
+        return self.size * self.num_batches
+
+    @property
+    def expert_rank(self) -> int:
+        """This rank's number among them."""
+        return self.batch * self.size + self.rank
 
     @property
     def head_layout(self) -> HeadLayout:
@@ -139,14 +161,15 @@ class RankLayout:
         return (self.rank * share, (self.rank + 1) * share)
 
     def expert_span(self, num_experts: int, layer_index: int) -> Span:
-        """Experts of this rank; what does not divide is whole on the layer's owner."""
-        if num_experts % self.size == 0:
-            share = num_experts // self.size
-            return (self.rank * share, (self.rank + 1) * share)
-        return (0, num_experts) if self.owns_layer(layer_index) else (0, 0)
+        """Experts of this rank; what does not divide is whole on one rank, dealt by layer."""
+        num_ranks, rank = self.num_expert_ranks, self.expert_rank
+        if num_experts % num_ranks == 0:
+            share = num_experts // num_ranks
+            return (rank * share, (rank + 1) * share)
+        return (0, num_experts) if layer_index % num_ranks == rank else (0, 0)
 
     def owns_layer(self, layer_index: int) -> bool:
-        """Whether this rank counts what is whole on one rank; layers are dealt in turn."""
+        """Whether this rank has what is whole on one rank of a batch; layers are dealt in turn."""
         return layer_index % self.size == self.rank
 
     @property

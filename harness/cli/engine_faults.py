@@ -214,7 +214,7 @@ def _page_reused_too_early(engine: LLM) -> None:
                     _hand_on_pages(engine, prompts[0])
 
             generations = right(prompts, on_token=on_token, **options)
-            pool = engine.scheduler.pool
+            pool = engine.scheduler.schedulers[0].pool
             pool._free_pages = sorted(set(pool._free_pages), reverse=True)
             return generations
 

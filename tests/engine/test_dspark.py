@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,12 @@ def test_drafts_logits_and_confidences_equal_the_official_ones() -> None:
     ids = all_ids("steady_mtp", "exact")
     with LLM(settings("steady_mtp", speculative="dspark")) as llm:
         executor: Any = llm.executor
-        executor.execute(_step(0, ids, int(arrays["prefill"])))
+        executor.execute([_step(0, ids, int(arrays["prefill"]))])
         for row, position in enumerate(arrays["draft_position"].tolist()):
-            (token,) = executor.execute(_step(position, ids, position + 1)).token_ids
+            (stepped,) = executor.execute([_step(position, ids, position + 1)])
+            (token,) = stepped.token_ids
             plan = DraftPlan(position, (DraftSequence(0, position, token),))
-            output = executor.propose(plan)
+            (output,) = executor.propose([plan])
             expected = tuple(arrays["draft_tokens"][row].tolist())
             assert (token, *output.token_ids[0]) == expected
             logits = executor.worker.last_proposal.logits[0].numpy()
@@ -94,15 +95,17 @@ def test_drafts_that_are_always_or_never_right_change_no_token(
 def _replace_drafts(
     monkeypatch: pytest.MonkeyPatch, executor: Any, known: list[int], shift: int
 ) -> None:
-    propose: Callable[[DraftPlan], Any] = executor.propose
+    propose: Callable[[Sequence[DraftPlan]], Any] = executor.propose
 
-    def scripted(plan: DraftPlan) -> Any:
+    def scripted(plans: Sequence[DraftPlan]) -> Any:
         from dataclasses import replace
 
+        (plan,) = plans
+        (output,) = propose(plans)
         first = plan.sequences[0].position + 2
         right = [*known, *[3] * 6][first : first + 5]
         drafts = tuple((token + shift) % 512 for token in right)
-        return replace(propose(plan), token_ids=(drafts,))
+        return (replace(output, token_ids=(drafts,)),)
 
     monkeypatch.setattr(executor, "propose", scripted)
 

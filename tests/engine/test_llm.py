@@ -93,7 +93,7 @@ def test_the_end_token_ends_a_request_that_does_not_ignore_it(
     (free,) = llm.generate([[7, 8, 9]], max_tokens=6)
     third = free.token_ids[2]
     first = free.token_ids.index(third)
-    monkeypatch.setattr(llm._scheduler, "_eos_token_id", third)
+    monkeypatch.setattr(llm.scheduler.schedulers[0], "_eos_token_id", third)
     (ended,) = llm.generate([[7, 8, 9]], max_tokens=6, ignore_eos=False)
     assert ended.token_ids == free.token_ids[: first + 1]
     assert ended.finish_reason == "stop"
@@ -118,9 +118,11 @@ def test_a_closed_engine_says_so() -> None:
         engine.score([3])
 
 
-def test_an_expert_group_apart_from_the_cp_group_is_refused() -> None:
-    with pytest.raises(UsageError, match="ep=4 with cp=2"):
-        LLM(settings("long", cp=2, ep=4))
+def test_an_expert_group_of_broken_cp_groups_is_refused_naming_what_is_possible() -> None:
+    with pytest.raises(UsageError, match=r"ep=3 with cp=2.*give ep=2 .*or a multiple of 2"):
+        LLM(settings("long", cp=2, ep=3))
+    with pytest.raises(UsageError, match="ep=2 with cp=4"):
+        LLM(settings("long", cp=4, ep=2))
 
 
 def test_it_is_the_face_that_procedures_expect(llm: LLM) -> None:

@@ -11,6 +11,7 @@ import torch
 from engine import LLM
 from engine.parallel.lockstep import Lockstep
 from harness.core.engine_face import EngineSettings
+from harness.core.errors import RankError
 from tests.engine.oracle import all_ids, settings
 
 
@@ -103,5 +104,29 @@ def test_lockstep_notices_a_rank_that_does_not_join() -> None:
         if rank == 0:
             lockstep.groups[rank].gather(torch.zeros(1), "alone")
 
-    with pytest.raises(RuntimeError, match="1 of 2 ranks joined"):
+    with pytest.raises(RankError, match=r"rank 0 waits in alone .*: 1 of 2 ranks joined, not 1"):
         lockstep.run(task)
+
+
+def test_lockstep_notices_ranks_that_meet_in_different_collectives() -> None:
+    lockstep = Lockstep(2)
+
+    def task(rank: int) -> None:
+        lockstep.groups[rank].gather(torch.zeros(1 + rank), "same")
+
+    with pytest.raises(RankError, match=r"rank 1 is in same float32 \[2\], rank 0 is in same"):
+        lockstep.run(task)
+
+
+def test_lockstep_groups_meet_among_themselves_at_their_own_pace() -> None:
+    lockstep = Lockstep(4)
+    pairs = [*lockstep.groups_of(range(2)), *lockstep.groups_of(range(2, 4))]
+
+    def task(rank: int) -> float:
+        total = torch.tensor([float(rank)])
+        for number in range(3 if rank < 2 else 1):
+            total = pairs[rank].sum(total, f"pair.{number}")
+        return float(lockstep.groups[rank].sum(total, "all"))
+
+    # 0 + 1 doubled twice, and 2 + 3.
+    assert lockstep.run(task) == [2 * 4.0 + 2 * 5.0] * 4

@@ -66,8 +66,11 @@ class FormulaExecutor:
         self._nan_at = nan_at
         self.plans: list[StepPlan] = []
 
-    def execute(self, plan: StepPlan) -> StepOutput:
-        self._before_step(plan.step)
+    def execute(self, plans: Sequence[StepPlan]) -> tuple[StepOutput, ...]:
+        self._before_step(plans[0].step)
+        return tuple(self._output(plan) for plan in plans)
+
+    def _output(self, plan: StepPlan) -> StepOutput:
         self.plans.append(plan)
         rows = [
             self._row(chunk.token_ids[place], chunk.start + place)
@@ -89,7 +92,7 @@ class FormulaExecutor:
             row[7] = np.nan
         return row
 
-    def propose(self, plan: DraftPlan) -> DraftOutput:
+    def propose(self, plans: Sequence[DraftPlan]) -> tuple[DraftOutput, ...]:
         raise NotImplementedError("the formula drafts nothing")
 
     def close(self) -> None:
