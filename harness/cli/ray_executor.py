@@ -24,9 +24,10 @@ NEURON_CORES = "neuron_cores"
 
 def demand_of(settings: EngineSettings) -> dict[str, Any]:
     """What a setting occupies on its node: a NeuronCore a rank, or a CPU a rank."""
+    num_ranks = max(settings.cp, settings.ep)
     if settings.device == "neuron":
-        return {"num_cpus": 1, "resources": {NEURON_CORES: settings.cp}}
-    return {"num_cpus": settings.cp}
+        return {"num_cpus": 1, "resources": {NEURON_CORES: num_ranks}}
+    return {"num_cpus": num_ranks}
 
 
 def sweep_on_ray(

@@ -164,8 +164,9 @@ class SweepPoint:
             monotonic clock), prompt_len, num_tokens, count_source, finish_reason, bucket,
             padding_share.
         warmups: the same for warm-up requests, excluded from every statistic.
-        counters: deterministic counts per step (collectives, launches, ...).
-        compile_events: during measurement; excluded where they were in warm-up.
+        counters: counts per step (collectives, launches, ...), and over all requests what drafts
+            came to and how often experts overflowed.
+        compile_events: during measurement, those of warm-ups excluded; None where nobody tells.
         facts: what is not deterministic and no latency: load of the machine, how far the first
             repeat is from the others, the client's own share of a core.
     """
@@ -177,7 +178,7 @@ class SweepPoint:
     requests: tuple[Mapping[str, Any], ...] = ()
     warmups: tuple[Mapping[str, Any], ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
-    compile_events: int = 0
+    compile_events: int | None = None
     facts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

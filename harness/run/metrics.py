@@ -18,6 +18,7 @@ from harness.core.results import PointStatus
 __all__ = ["metric_from_payload", "metrics_of_run", "setting_path"]
 
 _REFERENCE_TABLE = "references"
+_HIGHER_IS_BETTER = ("mean_acceptance_length",)
 
 
 def metrics_of_run(
@@ -52,13 +53,23 @@ def metric_from_payload(payload: Mapping[str, Any]) -> Metric:
 
 
 def setting_path(config: Mapping[str, Any]) -> str:
-    """ "fast.cp=2", with ep and ops only where they are not the usual ones."""
+    """ "fast.cp=2", with everything else only where it is not the usual."""
     parts = [str(config["numerics"]), f"cp={config['cp']}"]
     if config.get("ep", 0) not in (0, config["cp"]):
         parts.append(f"ep={config['ep']}")
     table = str(list(config["ops"])[-1]).partition(".")[0]
     if table != _REFERENCE_TABLE:
         parts.append(f"ops={table}")
+    if config.get("context_buckets"):
+        parts.append("buckets=" + "+".join(map(str, config["context_buckets"])))
+    if config.get("speculative"):
+        parts.append(str(config["speculative"]))
+    if config.get("prefill", "as-decode") != "as-decode":
+        parts.append(f"prefill={config['prefill']}")
+    if not config.get("enforce_eager", True):
+        parts.append("compiled")
+    if config.get("moe_capacity"):
+        parts.append(f"capacity={config['moe_capacity']}")
     return ".".join(parts)
 
 
@@ -114,4 +125,6 @@ def _counts(path: str, counters: Mapping[str, float]) -> Iterator[Metric]:
             continue  # extremes of data: held against a limit of their own, not against a baseline
         unit = "bytes" if "bytes" in name else "1"
         direction = Direction.EQUAL if name.startswith("num_") else Direction.LOWER
+        if name in _HIGHER_IS_BETTER:
+            direction = Direction.HIGHER
         yield Metric(f"{path}.{name}", (value,), unit, direction, MetricKind.DETERMINISTIC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from harness.core.token_suite import Prompt
 from harness.run.client.completion import CompletionClient, CompletionRequest
 from harness.run.client.connection import ExchangeError
 from harness.run.load import ArrivalPlan, run_load
+from harness.run.other_work import OtherWork
 from harness.run.rounds import Progress, Wave, measure_rounds
 from harness.run.sweep import prompt_seed
 
@@ -33,6 +35,11 @@ __all__ = [
 
 # Opens a server for one setting; gives a client of it and ends it with the block.
 ServerFactory = Callable[[EngineSettings], AbstractContextManager[CompletionClient]]
+
+
+_COMPILE_EVENTS = re.compile(
+    r'^neuron_harness_engine_counts_total\{name="compile_events"\} (\S+)$', re.MULTILINE
+)
 
 
 class ServerGoneError(HarnessError):
@@ -100,7 +107,9 @@ def run_online_sweep(
             try:
                 with open_server(settings) as client:
                     wave = _waves(spec, client, vocab_size)
-                    rounds = measure_rounds(spec, tuple(remaining), wave, progress=progress)
+                    rounds = measure_rounds(
+                        spec, tuple(remaining), wave, progress=progress, watch=_watch_of(remaining)
+                    )
                     for at_work, done in rounds:
                         if done is not None:
                             remaining.remove(at_work)
@@ -110,6 +119,11 @@ def run_online_sweep(
                 assert lost is not None
                 remaining.remove(lost)
                 yield SweepPoint(lost.key, lost.config, PointStatus.CRASHED, str(error))
+
+
+def _watch_of(points: Sequence[PlannedPoint]) -> Callable[[], OtherWork | None]:
+    """A server that somebody else runs would itself be taken for the work of others."""
+    return (lambda: None) if "attached" in points[0].config else OtherWork
 
 
 def _waves(
@@ -122,6 +136,7 @@ def _waves(
         if point.request_rate and repeat >= 0:
             seed = prompt_seed(spec.seed, point.input_len, repeat, -1)
             plan = ArrivalPlan(spec.arrival, point.request_rate, seed)
+        compiled_before = _num_compiled(client)
         cpu_start_s, start_s = time.process_time(), time.perf_counter()
         records = asyncio.run(run_load(client, requests, plan, point.concurrency))
         share = (time.process_time() - cpu_start_s) / (time.perf_counter() - start_s)
@@ -129,7 +144,16 @@ def _waves(
             record["client_cpu_share"] = share
         if all(failure_of(record) for record in records):
             _check_alive(client, str(failure_of(records[0])))
-        return Wave(records)
+        compiled_after = _num_compiled(client)
+        counters = [record["counters"] for record in records if "counters" in record]
+        return Wave(
+            records,
+            counters if len(counters) == len(records) else (),
+            None
+            if compiled_before is None or compiled_after is None
+            else round(compiled_after - compiled_before),
+            is_alone=point.concurrency == 1,
+        )
 
     return wave
 
@@ -141,6 +165,17 @@ def _check_alive(client: CompletionClient, failure: str) -> None:
         raise ServerGoneError(f"{failure}; then the server was gone: {error}") from error
     if status >= 500:
         raise ServerGoneError(f"{failure}; then /health said {status}")
+
+
+def _num_compiled(client: CompletionClient) -> float | None:
+    """What the server compiled since it started; None where it does not tell."""
+    try:
+        status, body = asyncio.run(client.get("/metrics"))
+    except ExchangeError:
+        return None
+    text = body.decode("utf-8", errors="replace") if status == 200 else ""
+    found = _COMPILE_EVENTS.search(text)
+    return float(found[1]) if found else None
 
 
 def _slots(point: PlannedPoint) -> Iterator[int]:

@@ -12,6 +12,7 @@ import os
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +20,9 @@ from harness.core.latency import failure_of, measure_requests
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.sweep_spec import PlannedPoint, SweepSpec
 from harness.run.clock import Clock, SystemClock
+from harness.run.counters import differing_counter, pooled_counters
 from harness.run.fallbacks import fallback_failure
+from harness.run.other_work import OtherWork
 
 __all__ = ["Progress", "Wave", "measure_rounds", "median_half_width"]
 
@@ -28,6 +31,8 @@ Progress = Callable[[str, int, int], None]
 
 # A first repeat that differs so much from the others says that the warm-up was too short.
 _FIRST_WAVE_RATIO = 1.5
+# Of all cores' time: more than this used by others shows in latencies.
+_MAX_OTHER_WORK = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +41,22 @@ class Wave:
 
     Attributes:
         requests: their records.
-        counters: deterministic counts per step, one mapping a request; empty where unknown.
+        counters: what the engine counted, one mapping a request; empty where unknown.
+        num_compile_events: None where nobody tells.
+        is_alone: no two of its requests shared a step unless all did from first to last, so that
+            their counts per step must be equal.
     """
 
     requests: Sequence[dict[str, Any]]
     counters: Sequence[Mapping[str, float]] = ()
-    num_compile_events: int = 0
+    num_compile_events: int | None = None
+    is_alone: bool = True
 
 
 @dataclass(slots=True)
 class _Measuring:
     plan: PlannedPoint
+    others: OtherWork | None
     waves: list[Wave] = field(default_factory=list)
     warmups: list[dict[str, Any]] = field(default_factory=list)
 
@@ -58,15 +68,18 @@ def measure_rounds(
     *,
     progress: Progress = lambda *_: None,
     clock: Clock | None = None,
+    watch: Callable[[], OtherWork | None] = OtherWork,
 ) -> Iterator[tuple[PlannedPoint, SweepPoint | None]]:
     """Announce each repeat's point before it runs (None), and the point once it is complete.
 
     Args:
         wave: runs one repeat of a point; warm-ups have numbers below 0.
+        watch: what sees work of others on this machine, one a point; None where what is measured
+            is not of this process' making.
     """
     clock = clock or SystemClock()
     start_ns = clock.monotonic_ns()
-    states = {point.key: _Measuring(point) for point in points}
+    states = {point.key: _Measuring(point, watch()) for point in points}
     number, open_points = 0, list(points)
     planned = _first_order(spec, points)
     source = random.Random(spec.seed + 1)
@@ -74,9 +87,11 @@ def measure_rounds(
         for point, repeat in planned:
             yield point, None
             progress(_label(point), number, number + len(planned))
-            _take(states[point.key], wave(point, repeat), repeat, number)
-            number += 1
             state = states[point.key]
+            with _watched(state, is_measured=repeat >= 0):
+                done = wave(point, repeat)
+            _take(state, done, repeat, number)
+            number += 1
             is_spent = spec.budget_s and clock.monotonic_ns() - start_ns > spec.budget_s * 1e9
             if repeat >= 0 and _has_enough(spec, state, is_spent=bool(is_spent)):
                 open_points.remove(point)
@@ -118,6 +133,16 @@ def _first_order(spec: SweepSpec, points: Sequence[PlannedPoint]) -> list[tuple[
     return [*warmups, *measured]
 
 
+@contextmanager
+def _watched(state: _Measuring, *, is_measured: bool) -> Iterator[None]:
+    if state.others is None or not is_measured:
+        yield
+        return
+    state.others.start()
+    yield
+    state.others.stop()
+
+
 def _take(state: _Measuring, wave: Wave, repeat: int, number: int) -> None:
     for record in wave.requests:
         record |= {"repeat": repeat, "order": number}
@@ -151,13 +176,14 @@ def _finish(state: _Measuring) -> SweepPoint:
         status=PointStatus.OK,
         requests=tuple(requests),
         warmups=tuple(state.warmups),
-        counters=counters[0] if counters else {},
-        compile_events=sum(wave.num_compile_events for wave in state.waves),
+        counters=pooled_counters(counters),
+        compile_events=_num_compile_events(state),
         facts=_facts(state),
     )
     failures = [failure for request in requests if (failure := failure_of(request))]
-    if any(one != counters[0] for one in counters):
-        failures.append("counters per step differ between requests of one shape")
+    differing = differing_counter(counters)
+    if differing and all(wave.is_alone for wave in state.waves):
+        failures.append(f"counters per step differ between requests of one shape: {differing}")
     failures.extend(
         f"logits not finite at position {one['nonfinite_position']:.0f}: run `checkpoint verify`"
         for one in counters
@@ -172,6 +198,13 @@ def _finish(state: _Measuring) -> SweepPoint:
     return point
 
 
+def _num_compile_events(state: _Measuring) -> int | None:
+    """Of all repeats; None unless every one of them tells."""
+    counts = [wave.num_compile_events for wave in state.waves]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
 def _facts(state: _Measuring) -> dict[str, float]:
     """What may have spoiled a measurement: other work on the machine, a cold first repeat."""
     medians = [_median_ttft_ms(wave.requests) for wave in state.waves]
@@ -181,6 +214,10 @@ def _facts(state: _Measuring) -> dict[str, float]:
         "load_average": os.getloadavg()[0],
         "num_cpus": float(os.cpu_count() or 1),
     }
+    share = state.others.share if state.others is not None else None
+    if share is not None:
+        facts["other_work_share"] = share
+        facts["is_contaminated"] = float(share > _MAX_OTHER_WORK)
     if len(known) > 1:
         ratio = known[0] / statistics.median(known[1:])
         facts["first_repeat_ratio"] = ratio

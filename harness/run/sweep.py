@@ -95,10 +95,14 @@ def _measure(
         return Wave(
             requests=[_request_record(spec, point, one) for one in generations],
             counters=[one.counters for one in generations],
-            num_compile_events=int(engine.facts().get("num_compile_events", 0)),
+            num_compile_events=_whole(engine.facts().get("num_compile_events")),
         )
 
     return measure_rounds(spec, points, wave, progress=progress)
+
+
+def _whole(count: float | None) -> int | None:
+    return None if count is None else int(count)
 
 
 def _request(
@@ -130,4 +134,7 @@ def _request_record(spec: SweepSpec, point: PlannedPoint, generation: Generation
         "bucket": generation.bucket,
         "padding_share": generation.padding_share,
         "num_prefill_steps": generation.num_prefill_steps,
+        # Tokens of one step share its stamp.
+        "num_decode_steps": max(0, len(set(generation.token_ns)) - 1),
+        "counters": dict(generation.counters),
     }

@@ -8,7 +8,10 @@ from typing import Any
 
 from harness.run.client.events import EventReader
 
-__all__ = ["StreamReply"]
+__all__ = ["FACTS_FIELD", "StreamReply"]
+
+# Where this project's server puts what it knows, if the request's head asks for it.
+FACTS_FIELD = "neuron_harness"
 
 
 @dataclass(slots=True)
@@ -23,6 +26,7 @@ class StreamReply:
         error: why this is no good answer; empty while it is.
         token_ns: one stamp a token.
         has_loose_counts: some chunk's tokens could not be told and count as one.
+        facts: what a server of this project knows of the request; empty from all others.
     """
 
     error: str = ""
@@ -32,6 +36,7 @@ class StreamReply:
     usage: dict[str, Any] | None = None
     is_done: bool = False
     has_loose_counts: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
     _reader: EventReader = field(default_factory=EventReader)
     _num_by_usage: int = 0
     _last_is_empty_end: bool = False
@@ -76,6 +81,8 @@ class StreamReply:
             choices = body.get("choices") or []
             usage = body.get("usage")
             num_before = self._num_by_usage
+            if FACTS_FIELD in body:
+                self.facts = body[FACTS_FIELD]["sequences"][0] or {}
             if usage is not None:
                 self.usage = usage
                 self._num_by_usage = int(usage.get("completion_tokens", num_before))
@@ -84,7 +91,7 @@ class StreamReply:
                 is_running = usage is not None and num_before == len(self.token_ns)
                 counted = self._num_by_usage - num_before if is_running else None
                 self._take_choice(now_ns, choices[0], counted)
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
             self.error = f"malformed event {data[:60]!r}: {error}"
 
     def _take_choice(self, now_ns: int, choice: dict[str, Any], counted: int | None) -> None:

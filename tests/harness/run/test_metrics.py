@@ -95,6 +95,12 @@ def test_a_point_that_failed_gives_its_status_and_no_timing():
         ({"ep": 2}, "fast.cp=2"),
         ({"ep": 4}, "fast.cp=2.ep=4"),
         ({"ops": ["references.op_table:TABLE", "kernels.op_table:TABLE"]}, "fast.cp=2.ops=kernels"),
+        ({"context_buckets": []}, "fast.cp=2"),
+        ({"context_buckets": [64, 128]}, "fast.cp=2.buckets=64+128"),
+        ({"speculative": "dspark"}, "fast.cp=2.dspark"),
+        ({"prefill": "as-decode", "enforce_eager": True, "moe_capacity": 0}, "fast.cp=2"),
+        ({"prefill": "attention", "enforce_eager": False}, "fast.cp=2.prefill=attention.compiled"),
+        ({"moe_capacity": 4}, "fast.cp=2.capacity=4"),
     ],
 )
 def test_setting_paths(changes, path):

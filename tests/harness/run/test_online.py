@@ -12,10 +12,10 @@ import pytest
 
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import UsageError
-from harness.core.latency import measure_requests
+from harness.core.latency import failure_of, measure_requests
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.sweep_spec import SweepSpec
-from harness.run.client.completion import CompletionClient
+from harness.run.client.completion import CompletionClient, CompletionRequest
 from harness.run.online import (
     attached_points,
     online_point,
@@ -23,7 +23,7 @@ from harness.run.online import (
     served_vocab_size,
 )
 from tests.engine.serve.running import running
-from tests.fakes.fault_server import fault_server
+from tests.fakes.fault_server import NUM_TOKENS, PROMPT_LEN, fault_server
 from tests.fakes.formula_engine import VOCAB_SIZE, formula_engine
 
 SPEC = SweepSpec(
@@ -90,6 +90,29 @@ def test_every_point_is_measured_on_one_server_with_the_offline_metrics() -> Non
     # Every request of a cell has a prompt of its own; cells of one length share them.
     assert len(servers.prompts) == 4 * 9
     assert len({prompt[:4] for prompt in servers.prompts}) == 2 * 9
+
+
+def test_a_record_holds_what_the_engine_knows_as_an_offline_record_does() -> None:
+    for point in swept(Servers()):
+        input_len = point.config["input_len"]
+        assert {request["num_decode_steps"] for request in point.requests} == {5}
+        assert all(request["counters"] == {"collectives": 0.0} for request in point.requests)
+        assert point.counters == {"collectives": 0.0}
+        assert {request["num_prefill_steps"] for request in point.requests} <= {1, 2, 3}
+        if point.config["concurrency"] == 1:
+            # The oracle's engine takes 16 rows a step.
+            shapes = {(r["bucket"], r["padding_share"]) for r in point.requests}
+            assert shapes == {(16, 0.0) if point.config["input_len"] == 20 else (16, 0.75)}
+
+
+def test_a_server_of_somebody_else_leaves_these_null() -> None:
+    with fault_server() as url:
+        client = CompletionClient(url, model="none")
+        record = asyncio.run(client.complete(CompletionRequest([3] * PROMPT_LEN, NUM_TOKENS)))
+    assert failure_of(record) is None
+    told = ("bucket", "padding_share", "num_prefill_steps", "num_decode_steps")
+    assert {name: record[name] for name in told} == dict.fromkeys(told)
+    assert "counters" not in record
 
 
 def test_online_and_offline_cells_have_different_keys() -> None:

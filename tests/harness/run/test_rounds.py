@@ -9,6 +9,7 @@ import pytest
 from harness.core.results import PointStatus
 from harness.core.sweep_spec import PlannedPoint, SweepSpec
 from harness.run.clock import ManualClock
+from harness.run.other_work import OtherWork
 from harness.run.rounds import Wave, measure_rounds, median_half_width
 
 
@@ -114,6 +115,75 @@ def test_counters_that_differ_between_requests_fail_the_point() -> None:
     points = [d for _, d in measure_rounds(spec, spec.points("c", "0"), wave) if d is not None]
     assert points[0].status == PointStatus.FAILED
     assert "counters per step differ" in points[0].message
+    assert "collectives is 0 and 1" in points[0].message
+
+
+def test_counters_of_requests_served_together_may_differ_and_are_then_left_out() -> None:
+    spec = SweepSpec("together", input_lens=(4,), output_len=2, num_repeats=2)
+
+    def wave(_: PlannedPoint, repeat: int) -> Wave:
+        counters = [{"collectives": 8.0, "launches": float(repeat)}]
+        return Wave([request(10.0)], counters, is_alone=False)
+
+    points = [d for _, d in measure_rounds(spec, spec.points("c", "0"), wave) if d is not None]
+    assert points[0].status == PointStatus.OK
+    assert points[0].counters == {"collectives": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"), [([1, 2], 3), ([0, 0], 0), ([1, None], None), ([None, None], None)]
+)
+def test_compile_events_are_known_only_where_every_repeat_tells(
+    counts: list[int | None], expected: int | None
+) -> None:
+    spec = SweepSpec("compiles", input_lens=(4,), output_len=2, num_repeats=2)
+
+    def wave(_: PlannedPoint, repeat: int) -> Wave:
+        # What a warm-up compiled is excluded.
+        return Wave([request(10.0)], num_compile_events=9 if repeat < 0 else counts[repeat])
+
+    points = [d for _, d in measure_rounds(spec, spec.points("c", "0"), wave) if d is not None]
+    assert points[0].compile_events == expected
+
+
+class _Others(OtherWork):
+    def __init__(self, share: float | None) -> None:
+        super().__init__()
+        self.stretches: list[str] = []
+        self._told = share
+
+    def start(self) -> None:
+        self.stretches.append("start")
+
+    def stop(self) -> None:
+        self.stretches.append("stop")
+
+    @property
+    def share(self) -> float | None:
+        return self._told
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (0.30, {"other_work_share": 0.30, "is_contaminated": 1.0}),
+        (0.01, {"other_work_share": 0.01, "is_contaminated": 0.0}),
+        (None, {}),
+    ],
+)
+def test_other_work_on_the_machine_is_flagged(
+    share: float | None, expected: dict[str, float]
+) -> None:
+    spec = SweepSpec("busy", input_lens=(4,), output_len=2, num_repeats=3)
+    others = _Others(share)
+    rounds = measure_rounds(
+        spec, spec.points("c", "0"), lambda *_: Wave([request(10.0)]), watch=lambda: others
+    )
+    (point,) = [done for _, done in rounds if done is not None]
+    names = ("other_work_share", "is_contaminated")
+    assert {name: point.facts[name] for name in names if name in point.facts} == expected
+    # Warm-ups are not watched.
+    assert others.stretches == ["start", "stop"] * 3
 
 
 def test_logits_that_are_no_numbers_fail_the_point() -> None:
