@@ -185,7 +185,8 @@ class Worker:
 
     def _groups(self) -> tuple[Group, ...]:
         """Whom this rank exchanges with; a group of one exchanges nothing."""
-        return tuple(group for group in (self.group,) if group.size > 1)
+        groups = dict.fromkeys((self.group, self.experts))
+        return tuple(group for group in groups if group.size > 1)
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """Run one step: caches are written, ids of the wanted rows returned.
