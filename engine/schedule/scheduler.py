@@ -98,29 +98,31 @@ class Scheduler:
         self._last_path = path
         self._chunk_owners = [request for request, _ in rows]
         chunks = tuple(self._chunk(request, length) for request, length in rows)
-        shape = self._shape(path, chunks)
-        for request in self._chunk_owners:
-            request.steps.append(shape)
-            if request.num_generated == 0:
-                request.num_prefill_steps += 1
+        num_rows = sum(len(chunk.token_ids) for chunk in chunks)
+        has_prompt_rows = any(not request.is_decoding for request in self._chunk_owners)
+        if path == "prefill":
+            padded = self._limits.prefill_rows(num_rows)
+        else:
+            padded = self._limits.padded_rows(num_rows, has_prompt_rows=has_prompt_rows)
         plan = StepPlan(
             step=self._step,
             chunks=chunks,
-            padded_rows=shape.padded_rows,
-            context=shape.context,
+            padded_rows=padded,
+            context=self._limits.context_bucket(max(chunk.end for chunk in chunks)),
             want_logits=any(request.want_logits for request in self._chunk_owners),
             path=path,
-            has_prompt_rows=any(not request.is_decoding for request in self._chunk_owners),
+            has_prompt_rows=has_prompt_rows,
         )
         self._step += 1
         return plan
 
     def apply(self, plan: StepPlan, output: StepOutput, now_ns: int) -> None:
         """Take in what a step produced; finished requests give their pages back."""
+        shape = StepShape(plan.num_rows, plan.padded_rows, plan.context, plan.path)
         first = 0
         for request, chunk in zip(self._chunk_owners, plan.chunks, strict=True):
             last = first + chunk.num_logits
-            self._count(request, output)
+            self._count(request, shape, output)
             target_ids = output.token_ids[first:last]
             accepted = num_accepted(request.drafts, target_ids)
             if request.drafts:
@@ -183,16 +185,6 @@ class Scheduler:
                 rows.append((request, length))
         return rows
 
-    def _shape(self, path: AttentionPath, chunks: tuple[SequenceChunk, ...]) -> StepShape:
-        num_rows = sum(len(chunk.token_ids) for chunk in chunks)
-        if path == "prefill":
-            padded = self._limits.prefill_rows(num_rows)
-        else:
-            has_prompt_rows = any(not request.is_decoding for request in self._chunk_owners)
-            padded = self._limits.padded_rows(num_rows, has_prompt_rows=has_prompt_rows)
-        context = self._limits.context_bucket(max(chunk.end for chunk in chunks))
-        return StepShape(num_rows, padded, context, path)
-
     def _chunk(self, request: Request, length: int) -> SequenceChunk:
         start = request.num_computed
         end = start + length
@@ -209,11 +201,13 @@ class Scheduler:
         )
 
     @staticmethod
-    def _count(request: Request, output: StepOutput) -> None:
-        """Counters of a decode step, and launches until the first token."""
+    def _count(request: Request, shape: StepShape, output: StepOutput) -> None:
+        """Its shape, counters of a decode step, steps and launches until the first token."""
+        request.steps.append(shape)
         if request.is_decoding or not request.counters:
             request.counters = dict(output.counters)
         if request.num_generated == 0:
+            request.num_prefill_steps += 1
             request.prefill_launches += output.counters.get("launches", 0.0)
 
     def _take_rows(self, request: Request, output: StepOutput, rows: slice, now_ns: int) -> None:
