@@ -18,6 +18,7 @@ _OPS = (
     ("linear_bf16", "linear_bf16"),
     ("swiglu", "swiglu"),
     ("sparse_attention", "sparse_attention"),
+    ("prefill_attention", "prefill_attention"),
     ("index_scores", "index_scores"),
     ("router", "router"),
     ("topk_positions", "topk_positions"),

@@ -30,6 +30,10 @@ One token at LNC=2: each core takes half of the entries and leaves (o, sum, -m) 
 a barrier each joins half of the heads, both parts rescaled to the common maximum. So one head a
 rank is shared by both cores, too, and no row is gathered twice.
 
+Each token gathers its own rows here: right for decode, where tokens are of different requests.
+Prompt tokens share nearly all of theirs: the prefill tile that loads a row once for its neighbours
+is a kernel of its own, prefill_attention_nki.py.
+
 Refuses: numerics other than trn2's, q or kv that are not bf16, sizes beyond the limits above.
 Row 0 of kv stands in for absent keys and must be finite, as every selected row.
 """
@@ -42,6 +46,7 @@ import torch
 
 from harness.core.errors import KernelError
 from harness.core.numerics import Numerics
+from kernels.attention_halves import join_halves, leave_half
 from kernels.contract import (
     require,
     require_dtype,
@@ -89,12 +94,10 @@ def tokens_per_group(num_tokens: int, num_heads: int, head_dim: int, num_entries
     )
 
 
-def _sink_rows(sink_hbm: Any, tokens: int, first_head: int, heads: int) -> Any:
+def _sink_rows(sink_hbm: Any, tokens: int, heads: int) -> Any:
     """fp32 [tokens * heads, 1] of sink [H, 1]."""
     sink_sb = nl.ndarray((tokens * heads, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(
-        dst=sink_sb, src=sink_hbm.ap(pattern=[[0, tokens], [1, heads], [1, 1]], offset=first_head)
-    )
+    nisa.dma_copy(dst=sink_sb, src=sink_hbm.ap(pattern=[[0, tokens], [1, heads], [1, 1]]))
     return sink_sb
 
 
@@ -115,7 +118,7 @@ def _attend_tokens(
     if group > 1:
         nisa.memset(dst=qt_sb, value=0.0)
     owner_sb = owner_columns(group, heads)
-    sink_sb = _sink_rows(sink_hbm, group, 0, heads)
+    sink_sb = _sink_rows(sink_hbm, group, heads)
     for token in range(first_token, first_token + my_tokens, group):
         tokens = min(group, first_token + my_tokens - token)
         rows = tokens * heads
@@ -154,50 +157,7 @@ def _attend_half(q_hbm: Any, kv_hbm: Any, indices_hbm: Any, part_hbm: Any, scale
     banks = scores(qt_sb, gathered_sb, 1, heads, span[1])
     weight_sb, total_sb, shift_sb = exponentials(banks, mask_sb, scale)
     o_psum = weighted_rows(weight_sb, gathered_sb, None, 1)
-    part_sb = nl.ndarray((heads, head_dim + 2), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=part_sb[:, 0:head_dim], src=o_psum)
-    nisa.tensor_copy(dst=part_sb[:, head_dim : head_dim + 1], src=total_sb)
-    nisa.tensor_copy(dst=part_sb[:, head_dim + 1 : head_dim + 2], src=shift_sb)
-    nisa.dma_copy(dst=part_hbm[nl.program_id(0), :, :], src=part_sb)
-
-
-def _join_halves(part_hbm: Any, sink_hbm: Any, o_hbm: Any) -> None:
-    """This core's heads of o from both parts, rescaled to the common maximum."""
-    num_heads, head_dim = o_hbm.shape[1], o_hbm.shape[2]
-    first_head, heads = core_share(num_heads)
-    if heads == 0:
-        return
-    width = head_dim + 1
-    part_sb = nl.ndarray((heads, 2, width + 1), dtype=nl.float32, buffer=nl.sbuf)
-    shift_sb = nl.ndarray((heads, 1), dtype=nl.float32, buffer=nl.sbuf)
-    factor_sb = nl.ndarray((heads, 2), dtype=nl.float32, buffer=nl.sbuf)
-    sum_sb = nl.ndarray((heads, width), dtype=nl.float32, buffer=nl.sbuf)
-    o_sb = nl.ndarray((heads, head_dim), dtype=nl.bfloat16, buffer=nl.sbuf)
-    row = width + 1
-    nisa.dma_copy(
-        dst=part_sb,
-        src=part_hbm.ap(
-            pattern=[[row, heads], [num_heads * row, 2], [1, row]], offset=first_head * row
-        ),
-    )
-    # -m = min(-m0, -m1); each half counts exp(m_c - m).
-    nisa.tensor_reduce(dst=shift_sb, op=nl.minimum, data=part_sb[:, :, width], axis=1)
-    nisa.activation(dst=factor_sb, op=nl.exp, data=part_sb[:, :, width], scale=-1.0, bias=shift_sb)
-    nisa.tensor_scalar(
-        dst=sum_sb, data=part_sb[:, 0, 0:width], op0=nl.multiply, operand0=factor_sb[:, 0:1]
-    )
-    nisa.scalar_tensor_tensor(
-        dst=sum_sb,
-        data=part_sb[:, 1, 0:width],
-        op0=nl.multiply,
-        operand0=factor_sb[:, 1:2],
-        op1=nl.add,
-        operand1=sum_sb,
-    )
-    total = sum_sb[:, head_dim:width]
-    inverse_denominator(total, _sink_rows(sink_hbm, 1, first_head, heads), shift_sb)
-    nisa.tensor_scalar(dst=o_sb, data=sum_sb[:, 0:head_dim], op0=nl.multiply, operand0=total)
-    nisa.dma_copy(dst=o_hbm[0, first_head : first_head + heads, :], src=o_sb)
+    leave_half(part_hbm, o_psum, total_sb, shift_sb)
 
 
 @nki.jit
@@ -211,7 +171,7 @@ def sparse_attention_kernel(
         part_hbm = nl.ndarray((2, heads, head_dim + 2), dtype=nl.float32, buffer=nl.shared_hbm)
         _attend_half(q_hbm, kv_hbm, indices_hbm, part_hbm, scale)
         nisa.core_barrier(data=part_hbm, cores=(0, 1))
-        _join_halves(part_hbm, sink_hbm, o_hbm)
+        join_halves(part_hbm, sink_hbm, o_hbm.reshape((heads, head_dim)))
     else:
         _attend_tokens(q_hbm, kv_hbm, indices_hbm, sink_hbm, o_hbm, scale, group_tokens)
     return o_hbm

@@ -65,9 +65,10 @@ def _prefill_attention(draw: Draw) -> dict[str, Any]:
 
 
 def _allowed_rows(draw: Draw, T: int, N: int) -> torch.Tensor:
-    """What neighbouring prompt tokens see: a window that moves with the token in the last T + W
-    rows, W = N // 8, and a third of the rows before it; the fifth sixth of N is nobody's, so
-    that whole tiles of long problems are.
+    """What neighbouring prompt tokens see: a window that moves with the token in the last rows,
+    W = N // 8 of them, and a third of the rows before it. The fifth sixth of the rows is nobody's
+    and another one is not of the 32 tokens in a line, so that whole tiles of long problems are
+    left out, and not the same ones everywhere.
 
     "masked_rows": every third token sees nothing.
     """
@@ -77,7 +78,8 @@ def _allowed_rows(draw: Draw, T: int, N: int) -> torch.Tensor:
     in_window = (position <= newest) & (position > newest - window)
     selected = (draw.normal(T, N) < -0.43) & (position <= newest - window)
     allowed = in_window | selected
-    allowed[:, 2 * N // 3 : 5 * N // 6] = False
+    sixth = position * 6 // N
+    allowed &= (sixth != 4) & (sixth != torch.arange(T).unsqueeze(1) // 32 % 4)
     if draw.family == "masked_rows":
         allowed[draw.special_rows(T)] = False
     return allowed
