@@ -18,6 +18,8 @@ from engine.parallel.batches import Batches
 from engine.parallel.executor import Executor, ExecutorFactory, LockstepExecutor, SoloExecutor
 from engine.parallel.processes import ProcessExecutor
 from engine.parallel.topology import Topology
+from engine.schedule.choice import TokenChooser
+from engine.schedule.distribution import SamplingRule
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.weights.layout import RankLayout
@@ -26,6 +28,8 @@ from harness.core.engine_face import EngineSettings, Generation
 from harness.core.errors import UsageError
 
 __all__ = ["LLM"]
+
+_TOLD_TOTALS = ("compile_events", "moe_overflows", "moe_dense_reruns")
 
 
 class LLM:
@@ -64,6 +68,8 @@ class LLM:
         self._batches = Batches(self._topology, self._new_scheduler)
         self._num_requests = 0
         self._facts: dict[str, float] = {}
+        self._totals: dict[str, float] = {}
+        self._compiled_before = 0 if settings.device == "cpu" else num_compiled()
         self._closed = False
         self._executor: Executor = executor(settings, self._config, self._limits)
 
@@ -105,27 +111,36 @@ class LLM:
         ignore_eos: bool = True,
         want_logits: bool = False,
         on_token: Callable[[int, int], object] | None = None,
+        sampling: SamplingRule | Sequence[SamplingRule] = SamplingRule(),
     ) -> list[Generation]:
-        """Greedy continuation of each prompt; see EngineFace.generate.
+        """Continuation of each prompt, greedy unless told otherwise; see EngineFace.generate.
 
         Args:
             on_token: called with (prompt's index, token id) as soon as a step has given it.
+            sampling: of all prompts, or of each.
         """
         if max_tokens < 1:
             raise UsageError(f"max_tokens={max_tokens}: it is at least 1")
+        rules = [sampling] * len(prompts) if isinstance(sampling, SamplingRule) else sampling
+        if len(rules) != len(prompts):
+            raise UsageError(f"{len(rules)} sampling rules for {len(prompts)} prompts: one each")
         requests = [
             self._request(
                 prompt, max_tokens=max_tokens, ignore_eos=ignore_eos, want_logits=want_logits
             )
             for prompt in prompts
         ]
-        compiled_before = self._num_compiled()
+        for request, rule in zip(requests, rules, strict=True):
+            if not rule.is_greedy:
+                request.chooser = TokenChooser(rule, self._config.eos_token_id)
+        before = self.totals
         self._run(requests, on_token)
-        num_compile_events = self._num_compiled() - compiled_before
         excluded = [share for request in requests for share in request.blocks_excluded]
         self._facts = self._collect_facts(requests, excluded)
-        if self._settings.device != "cpu":
-            self._facts["num_compile_events"] = float(num_compile_events)
+        after = self.totals
+        for name in _TOLD_TOTALS:
+            if name in after:
+                self._facts[f"num_{name}"] = after[name] - before.get(name, 0.0)
         return [_generation(request) for request in requests]
 
     def score(self, ids: Sequence[int]) -> npt.NDArray[np.floating]:
@@ -135,6 +150,17 @@ class LLM:
         self._run([request])
         self._facts = self._collect_facts([request], request.blocks_excluded[-1:])
         return np.concatenate(request.logits)
+
+    @property
+    def totals(self) -> Mapping[str, float]:
+        """Counts of all steps since it was opened, rank 0's, e.g. "collectives"; any thread.
+
+        "compile_events" is there where it is known: on a device, graphs that were compiled.
+        """
+        totals = {name: n for name, n in self._totals.items() if not name.endswith("_per_layer")}
+        if self._settings.device != "cpu":
+            totals["compile_events"] = float(num_compiled() - self._compiled_before)
+        return totals
 
     @property
     def topology(self) -> Topology:
@@ -168,6 +194,7 @@ class LLM:
         plans = self._batches.next_plans()
         outputs = self._executor.execute(plans)
         self._batches.apply(plans, outputs, time.perf_counter_ns())
+        self._add_up(outputs[0].counters)
         if self._settings.speculative:
             self._draft()
 
@@ -178,7 +205,8 @@ class LLM:
         min_blocks_excluded_share, max_…: share of visible candidate blocks left out, over the
         rows that a token was taken from (of `score`: the last row).
         num_positions: rows of the shortest sequence.
-        num_compile_events: on a device, graphs that the last `generate` had to compile.
+        num_compile_events: graphs that the last `generate` had to compile, where it is known.
+        num_moe_overflows, num_moe_dense_reruns: of its steps, where experts have a capacity.
         """
         return dict(self._facts)
 
@@ -264,8 +292,12 @@ class LLM:
             eos_token_id=self._config.eos_token_id,
         )
 
-    def _num_compiled(self) -> int:
-        return 0 if self._settings.device == "cpu" else num_compiled()
+    def _add_up(self, counters: Mapping[str, float]) -> None:
+        # Replaced, not changed: another thread may be reading it.
+        totals = dict(self._totals)
+        for name, count in counters.items():
+            totals[name] = totals.get(name, 0.0) + count
+        self._totals = totals
 
     def _collect_facts(
         self, requests: Sequence[Request], excluded: Sequence[float]
@@ -293,12 +325,6 @@ def _tell_new_tokens(
 
 def _generation(request: Request) -> Generation:
     padding = request.first_padded_rows - request.first_num_rows
-    counters = {**request.counters, **request.acceptance.counters()}
-    counters["prefill_launches"] = request.prefill_launches
-    if request.num_preemptions:
-        counters["num_preemptions"] = float(request.num_preemptions)
-    if request.nonfinite_position is not None:
-        counters["nonfinite_position"] = float(request.nonfinite_position)
     return Generation(
         token_ids=tuple(request.tokens[request.prompt_len :]),
         finish_reason=request.finish_reason,
@@ -309,6 +335,6 @@ def _generation(request: Request) -> Generation:
         num_prefill_steps=request.num_prefill_steps,
         bucket=request.first_padded_rows,
         padding_share=padding / request.first_padded_rows,
-        counters=counters,
+        counters=request.told_counters,
         steps=tuple(request.steps),
     )

@@ -62,7 +62,9 @@ def build_app(
         on_failure: called on the loop when the engine has failed for good.
     """
     bridge = EngineBridge(engine, max_queue=options.max_queue, on_failure=on_failure)
-    metrics = ServerMetrics(lambda: bridge.snapshot, lambda: bridge.num_in_flight)
+    metrics = ServerMetrics(
+        lambda: bridge.snapshot, lambda: bridge.num_in_flight, lambda: engine.totals
+    )
     checkpoint = Path(engine.settings.checkpoint)
     names = options.model_names or tuple(
         dict.fromkeys((engine.settings.checkpoint, checkpoint.resolve().name))

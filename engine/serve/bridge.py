@@ -19,10 +19,10 @@ from engine.llm import LLM
 from engine.schedule.request import Request
 from engine.serve.errors import ApiError
 from engine.serve.facts import request_facts
-from engine.serve.finite import choosing_finite, nonfinite_error, num_sound, taking_finite
+from engine.serve.finite import nonfinite_error, num_sound, taking_finite
 from engine.serve.logprobs import LogprobRecorder, TokenLogprob
 from engine.serve.requests import Sampling
-from engine.serve.sampling import TokenChooser
+from engine.serve.sampling import chooser_for
 from engine.serve.snapshot import EngineSnapshot, SnapshotKeeper
 from harness.core.errors import UsageError
 
@@ -158,7 +158,8 @@ class EngineBridge:
         self, engine: LLM, *, max_queue: int, on_failure: Callable[[], None] = lambda: None
     ) -> None:
         self.engine = engine
-        self.capacity = engine.limits.max_num_seqs + max_queue
+        # Every batch of the engine has slots of its own; all are free before it works.
+        self.capacity = engine.scheduler.pool.num_free_slots + max_queue
         self.failure: BaseException | None = None
         self.num_in_flight = 0
         self._on_failure = on_failure
@@ -316,25 +317,18 @@ class EngineBridge:
         if sampling.num_logprobs is not None:
             expected = job.token_ids[1:] if job.scores_prompt else ()
             recorder = LogprobRecorder(sampling.num_logprobs, expected)
-        chooser = None
-        if TokenChooser.is_needed(sampling):
-            chooser = TokenChooser(sampling, job.seed, self.engine.config.eos_token_id)
         request = Request(
             request_id=id(call),
             prompt_len=len(job.token_ids),
             tokens=list(job.token_ids),
             max_tokens=sampling.max_tokens,
             ignore_eos=sampling.ignore_eos,
-            want_logits=recorder is not None or chooser is not None,
+            want_logits=recorder is not None,
             scores_prompt=job.scores_prompt,
-            on_logits=taking_finite(recorder.take) if recorder is not None else _drop,
-            choose=choosing_finite(chooser) if chooser is not None else None,
+            on_logits=taking_finite(recorder.take) if recorder is not None else None,
+            chooser=chooser_for(sampling, job.seed, self.engine.config.eos_token_id),
         )
         return _Sequence(call, index, request, recorder)
-
-
-def _drop(_: object) -> None:
-    """Logits wanted for choosing alone are not kept."""
 
 
 def _event(sequence: _Sequence, tokens: tuple[int, ...]) -> TokenEvent:

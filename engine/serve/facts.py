@@ -27,7 +27,7 @@ def request_facts(request: Request) -> dict[str, Any]:
 
     bucket, padding_share: width of its first step, and how much of it was padding.
     num_decode_steps: steps after the one of the first token that gave a token.
-    counters: per decode step as a Generation has them, and what drafts came to.
+    counters: as a Generation has them.
     """
     padded, rows = request.first_padded_rows, request.first_num_rows
     return {
@@ -35,5 +35,5 @@ def request_facts(request: Request) -> dict[str, Any]:
         "padding_share": (padded - rows) / padded if padded else None,
         "num_prefill_steps": request.num_prefill_steps,
         "num_decode_steps": max(0, len(set(request.token_ns)) - 1),
-        "counters": {**request.counters, **request.acceptance.counters()},
+        "counters": request.told_counters,
     }

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from engine.schedule.request import Request
 from engine.serve.errors import ApiError
 
-__all__ = ["choosing_finite", "nonfinite_error", "num_sound", "taking_finite"]
+__all__ = ["nonfinite_error", "num_sound", "taking_finite"]
 
 _Logits = npt.NDArray[np.floating]
 
@@ -26,15 +26,6 @@ def taking_finite(take: Callable[[_Logits], object]) -> Callable[[_Logits], None
             take(rows)
 
     return take_if_finite
-
-
-def choosing_finite(choose: Callable[[_Logits], int]) -> Callable[[_Logits], int]:
-    """`choose`, spared a row [V] that is not finite; the id given then is never shown."""
-
-    def choose_if_finite(row: _Logits) -> int:
-        return choose(row) if np.isfinite(row).all() else 0
-
-    return choose_if_finite
 
 
 def num_sound(request: Request) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,9 +21,14 @@ _TPOT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 
 class ServerMetrics:
     """Counters and histograms that calls feed, and the engine's snapshot read at each scrape."""
 
-    def __init__(self, snapshot: Callable[[], EngineSnapshot], queued: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        snapshot: Callable[[], EngineSnapshot],
+        queued: Callable[[], int],
+        totals: Callable[[], Mapping[str, float]],
+    ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_EngineCollector(snapshot, queued))
+        self._registry.register(_EngineCollector(snapshot, queued, totals))
         self.requests = Counter(
             "neuron_harness_requests",
             "HTTP requests by endpoint and status",
@@ -61,9 +66,15 @@ class ServerMetrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, snapshot: Callable[[], EngineSnapshot], queued: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        snapshot: Callable[[], EngineSnapshot],
+        queued: Callable[[], int],
+        totals: Callable[[], Mapping[str, float]],
+    ) -> None:
         self._snapshot = snapshot
         self._queued = queued
+        self._totals = totals
 
     def collect(self) -> Iterator[Metric]:
         """Everything read off one snapshot."""
@@ -80,6 +91,14 @@ class _EngineCollector(Collector):
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"neuron_harness_{name}", text, value=value)
         yield CounterMetricFamily("neuron_harness_steps", "Engine steps", value=state.num_steps)
+        counts = CounterMetricFamily(
+            "neuron_harness_engine_counts",
+            "What the engine's steps counted: collectives, launches, overflows, compile events",
+            labels=["name"],
+        )
+        for name, count in sorted(self._totals().items()):
+            counts.add_metric([name], count)
+        yield counts
         # These exact names are what vLLM's benchmark client reads.
         counters = {
             "num_drafts": ("Draft blocks verified", state.num_drafts),

@@ -1,54 +1,29 @@
-"""Picking a token from a row of logits on the host; followers never see this."""
+"""From the sampling a client asked for to the chooser of its request."""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
+from engine.schedule.choice import TokenChooser
+from engine.schedule.distribution import SamplingRule
 from engine.serve.requests import Sampling
 
-__all__ = ["TokenChooser"]
+__all__ = ["chooser_for"]
 
 
-class TokenChooser:
-    """Temperature, top-k and top-p for one sequence, seeded; no end token before `min_tokens`.
+def chooser_for(sampling: Sampling, seed: int, eos_token_id: int) -> TokenChooser | None:
+    """Who picks the tokens; None leaves it to the ranks' own greedy choice.
 
     Args:
-        seed: of this sequence's own stream.
-        eos_token_id: masked until min_tokens are out.
+        seed: of this sequence.
     """
-
-    def __init__(self, sampling: Sampling, seed: int, eos_token_id: int) -> None:
-        self._sampling = sampling
-        self._eos_token_id = eos_token_id
-        self._num_chosen = 0
-        self._random = np.random.default_rng(seed)
-
-    @staticmethod
-    def is_needed(sampling: Sampling) -> bool:
-        """Whether anything else than the ranks' own greedy choice is asked for."""
-        return sampling.temperature > 0 or (sampling.min_tokens > 0 and not sampling.ignore_eos)
-
-    def __call__(self, logits: npt.NDArray[np.floating]) -> int:
-        """The next token's id, from logits [V]."""
-        row = np.array(logits, dtype=np.float64)
-        if self._num_chosen < self._sampling.min_tokens:
-            row[self._eos_token_id] = -np.inf
-        self._num_chosen += 1
-        if self._sampling.temperature == 0:
-            return int(np.argmax(row))
-        return self._draw(row / self._sampling.temperature)
-
-    def _draw(self, row: npt.NDArray[np.float64]) -> int:
-        # Stable: of equal logits the lower id is kept first.
-        order = np.argsort(-row, kind="stable")
-        if self._sampling.top_k:
-            order = order[: self._sampling.top_k]
-        weights = np.exp(row[order] - row[order[0]])
-        cumulative = np.cumsum(weights / weights.sum())
-        # The smallest set whose mass reaches top_p, never empty.
-        kept = int(np.searchsorted(cumulative, self._sampling.top_p, side="left")) + 1
-        cumulative = cumulative[:kept]
-        point = self._random.random() * cumulative[-1]
-        place = int(np.searchsorted(cumulative, point, side="right"))
-        return int(order[min(place, len(cumulative) - 1)])
+    # An end token that ends nothing need not be kept away, unless tokens are drawn anyway.
+    is_held_back = sampling.min_tokens > 0 and not sampling.ignore_eos
+    if sampling.temperature == 0 and not is_held_back:
+        return None
+    rule = SamplingRule(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=seed,
+        min_tokens=sampling.min_tokens,
+    )
+    return TokenChooser(rule, eos_token_id)

@@ -2,25 +2,19 @@
 
 A count per step (collectives, launches) is a property of the setting: requests of one shape that
 ran alone must all say the same. What drafts came to and how often experts overflowed depends on
-the prompt, so these counts are summed.
+the prompt, so these counts are summed: drafts over requests, overflows over steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["differing_counter", "pooled_counters"]
+__all__ = ["TOTALS", "differing_counter", "pooled_counters", "summed_totals"]
 
+# Counts of a whole stretch of steps; of a step that requests share each would count them again.
+TOTALS = ("compile_events", "moe_overflows", "moe_dense_reruns")
 _LENGTH = "mean_acceptance_length"
-_SUMMED = (
-    "num_drafts",
-    "num_draft_tokens",
-    "num_accepted_tokens",
-    "num_preemptions",
-    "moe_overflows",
-    "moe_dense_reruns",
-    "compile_events",
-)
+_SUMMED = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_preemptions")
 _ACCEPTED_AT = "accepted_at_"
 
 
@@ -51,10 +45,19 @@ def pooled_counters(requests: Sequence[Mapping[str, float]]) -> dict[str, float]
     return pooled
 
 
+def summed_totals(stretches: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Sums of what every stretch tells; what one of them does not tell is not known."""
+    return {
+        name: sum(totals[name] for totals in stretches)
+        for name in TOTALS
+        if stretches and all(name in totals for totals in stretches)
+    }
+
+
 def _names(requests: Sequence[Mapping[str, float]]) -> list[str]:
-    """Every name there is, in the order of first mention; the acceptance length follows."""
+    """Every name a request can tell, in the order of first mention; the length follows."""
     names = dict.fromkeys(name for counters in requests for name in counters)
-    return [name for name in names if name != _LENGTH]
+    return [name for name in names if name not in (_LENGTH, *TOTALS)]
 
 
 def _adds_up(name: str) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import groupby
@@ -20,6 +20,7 @@ from harness.core.sweep_spec import PlannedPoint, SweepSpec, point_key
 from harness.core.token_suite import Prompt
 from harness.run.client.completion import CompletionClient, CompletionRequest
 from harness.run.client.connection import ExchangeError
+from harness.run.counters import TOTALS
 from harness.run.load import ArrivalPlan, run_load
 from harness.run.other_work import OtherWork
 from harness.run.rounds import Progress, Wave, measure_rounds
@@ -37,8 +38,8 @@ __all__ = [
 ServerFactory = Callable[[EngineSettings], AbstractContextManager[CompletionClient]]
 
 
-_COMPILE_EVENTS = re.compile(
-    r'^neuron_harness_engine_counts_total\{name="compile_events"\} (\S+)$', re.MULTILINE
+_ENGINE_COUNT = re.compile(
+    r'^neuron_harness_engine_counts_total\{name="(\w+)"\} (\S+)$', re.MULTILINE
 )
 
 
@@ -136,7 +137,7 @@ def _waves(
         if point.request_rate and repeat >= 0:
             seed = prompt_seed(spec.seed, point.input_len, repeat, -1)
             plan = ArrivalPlan(spec.arrival, point.request_rate, seed)
-        compiled_before = _num_compiled(client)
+        before = _engine_counts(client)
         cpu_start_s, start_s = time.process_time(), time.perf_counter()
         records = asyncio.run(run_load(client, requests, plan, point.concurrency))
         share = (time.process_time() - cpu_start_s) / (time.perf_counter() - start_s)
@@ -144,14 +145,12 @@ def _waves(
             record["client_cpu_share"] = share
         if all(failure_of(record) for record in records):
             _check_alive(client, str(failure_of(records[0])))
-        compiled_after = _num_compiled(client)
+        after = _engine_counts(client)
         counters = [record["counters"] for record in records if "counters" in record]
         return Wave(
             records,
-            counters if len(counters) == len(records) else (),
-            None
-            if compiled_before is None or compiled_after is None
-            else round(compiled_after - compiled_before),
+            counters=counters if len(counters) == len(records) else (),
+            totals=_grown(before, after),
             is_alone=point.concurrency == 1,
         )
 
@@ -167,15 +166,25 @@ def _check_alive(client: CompletionClient, failure: str) -> None:
         raise ServerGoneError(f"{failure}; then /health said {status}")
 
 
-def _num_compiled(client: CompletionClient) -> float | None:
-    """What the server compiled since it started; None where it does not tell."""
+def _grown(
+    before: Mapping[str, float] | None, after: Mapping[str, float] | None
+) -> dict[str, float]:
+    """Of TOTALS, by how much each grew; a count the engine has not begun is not told yet."""
+    if before is None or after is None:
+        return {}
+    return {name: after[name] - before.get(name, 0.0) for name in TOTALS if name in after}
+
+
+def _engine_counts(client: CompletionClient) -> dict[str, float] | None:
+    """What the server's engine counted since it started; None where it cannot be asked."""
     try:
         status, body = asyncio.run(client.get("/metrics"))
     except ExchangeError:
         return None
-    text = body.decode("utf-8", errors="replace") if status == 200 else ""
-    found = _COMPILE_EVENTS.search(text)
-    return float(found[1]) if found else None
+    if status != 200:
+        return None
+    text = body.decode("utf-8", errors="replace")
+    return {found[1]: float(found[2]) for found in _ENGINE_COUNT.finditer(text)}
 
 
 def _slots(point: PlannedPoint) -> Iterator[int]:

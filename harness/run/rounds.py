@@ -20,7 +20,7 @@ from harness.core.latency import failure_of, measure_requests
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.sweep_spec import PlannedPoint, SweepSpec
 from harness.run.clock import Clock, SystemClock
-from harness.run.counters import differing_counter, pooled_counters
+from harness.run.counters import differing_counter, pooled_counters, summed_totals
 from harness.run.fallbacks import fallback_failure
 from harness.run.other_work import OtherWork
 
@@ -42,14 +42,15 @@ class Wave:
     Attributes:
         requests: their records.
         counters: what the engine counted, one mapping a request; empty where unknown.
-        num_compile_events: None where nobody tells.
+        totals: what all of its steps came to (harness.run.counters.TOTALS); absent where nobody
+            tells.
         is_alone: no two of its requests shared a step unless all did from first to last, so that
             their counts per step must be equal.
     """
 
     requests: Sequence[dict[str, Any]]
     counters: Sequence[Mapping[str, float]] = ()
-    num_compile_events: int | None = None
+    totals: Mapping[str, float] = field(default_factory=dict)
     is_alone: bool = True
 
 
@@ -170,14 +171,16 @@ def _finish(state: _Measuring) -> SweepPoint:
     """The point's verdict: OK only if every request is what was asked for."""
     requests = [request for wave in state.waves for request in wave.requests]
     counters = [one for wave in state.waves for one in wave.counters]
+    totals = summed_totals([wave.totals for wave in state.waves])
+    num_compiled = totals.pop("compile_events", None)
     point = SweepPoint(
         key=state.plan.key,
         config=state.plan.config,
         status=PointStatus.OK,
         requests=tuple(requests),
         warmups=tuple(state.warmups),
-        counters=pooled_counters(counters),
-        compile_events=_num_compile_events(state),
+        counters={**pooled_counters(counters), **totals},
+        compile_events=None if num_compiled is None else round(num_compiled),
         facts=_facts(state),
     )
     failures = [failure for request in requests if (failure := failure_of(request))]
@@ -196,13 +199,6 @@ def _finish(state: _Measuring) -> SweepPoint:
     if left_device:
         return replace(point, status=PointStatus.FAILED, message=left_device)
     return point
-
-
-def _num_compile_events(state: _Measuring) -> int | None:
-    """Of all repeats; None unless every one of them tells."""
-    counts = [wave.num_compile_events for wave in state.waves]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known and len(known) == len(counts) else None
 
 
 def _facts(state: _Measuring) -> dict[str, float]:

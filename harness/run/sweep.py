@@ -17,6 +17,7 @@ from harness.core.errors import RankError, UsageError
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.sweep_spec import PlannedPoint, SweepSpec
 from harness.core.token_suite import Prompt
+from harness.run.counters import TOTALS
 from harness.run.rounds import Progress, Wave, measure_rounds
 
 __all__ = ["Progress", "prompt_seed", "run_sweep"]
@@ -92,17 +93,14 @@ def _measure(
 
     def wave(point: PlannedPoint, repeat: int) -> Wave:
         generations = _request(spec, point, engine, repeat)
+        facts = engine.facts()
         return Wave(
             requests=[_request_record(spec, point, one) for one in generations],
             counters=[one.counters for one in generations],
-            num_compile_events=_whole(engine.facts().get("num_compile_events")),
+            totals={name: facts[f"num_{name}"] for name in TOTALS if f"num_{name}" in facts},
         )
 
     return measure_rounds(spec, points, wave, progress=progress)
-
-
-def _whole(count: float | None) -> int | None:
-    return None if count is None else int(count)
 
 
 def _request(

@@ -7,7 +7,7 @@ log-probability can be computed independently of the engine, and a step costs mi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from harness.core.engine_face import EngineSettings
 ORACLE = Path(__file__).parents[1] / "data" / "oracle" / "long"
 VOCAB_SIZE = 512
 EOS = 1
+NO_COLLECTIVES: Mapping[str, float] = {"collectives": 0.0}
 
 
 def formula_logits(token: int, position: int) -> np.ndarray:
@@ -53,6 +54,7 @@ class FormulaExecutor:
     Args:
         bias: [V], added to every row of logits.
         nan_at: the row at this position of a sequence has a NaN; None: no row has.
+        counters: what every step counts.
     """
 
     def __init__(
@@ -60,10 +62,12 @@ class FormulaExecutor:
         before_step: Callable[[int], None],
         bias: np.ndarray | float = 0.0,
         nan_at: int | None = None,
+        counters: Mapping[str, float] = NO_COLLECTIVES,
     ) -> None:
         self._before_step = before_step
         self._bias = bias
         self._nan_at = nan_at
+        self._counters = counters
         self.plans: list[StepPlan] = []
 
     def execute(self, plans: Sequence[StepPlan]) -> tuple[StepOutput, ...]:
@@ -82,8 +86,9 @@ class FormulaExecutor:
             token_ids=ids,
             logits=np.array(rows) if plan.want_logits and rows else None,
             blocks_excluded=(0.0,) * len(rows),
-            counters={"collectives": 0.0},
+            counters=dict(self._counters),
             is_finite=tuple(bool(np.isfinite(row).all()) for row in rows),
+            top=_best(np.array(rows), plan.num_top) if plan.num_top and rows else None,
         )
 
     def _row(self, token: int, position: int) -> np.ndarray:
@@ -99,6 +104,11 @@ class FormulaExecutor:
         pass
 
 
+def _best(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.argsort(-rows, axis=1, kind="stable")[:, :count]
+    return ids, np.take_along_axis(rows, ids, axis=1)
+
+
 def formula_engine(
     checkpoint: Path = ORACLE,
     *,
@@ -107,12 +117,13 @@ def formula_engine(
     num_kv_blocks: int = 0,
     only_ids: Sequence[int] = (),
     nan_at: int | None = None,
+    counters: Mapping[str, float] = NO_COLLECTIVES,
 ) -> LLM:
     """An engine on the configuration of a checkpoint; its weights are never read.
 
     Args:
         only_ids: generated ids are among these; empty allows all.
-        nan_at: see FormulaExecutor.
+        nan_at, counters: see FormulaExecutor.
     """
     bias = np.zeros(VOCAB_SIZE)
     if only_ids:
@@ -124,7 +135,7 @@ def formula_engine(
             time.sleep(step_s)
 
     def open_executor(_: EngineSettings, __: ModelConfig, ___: EngineLimits) -> FormulaExecutor:
-        return FormulaExecutor(before_step or wait, bias, nan_at)
+        return FormulaExecutor(before_step or wait, bias, nan_at, counters)
 
     settings = EngineSettings(str(checkpoint), numerics="exact", num_kv_blocks=num_kv_blocks)
     return LLM(settings, executor=open_executor)

@@ -49,7 +49,8 @@ def test_metrics_have_the_names_that_vllms_client_reads(server: RunningServer) -
 
 def test_metrics_count_what_happened(checkpoint: Path) -> None:
     options = ServeOptions(model_names=("formula",))
-    with running(formula_engine(checkpoint), options) as server:
+    engine = formula_engine(checkpoint, counters={"collectives": 4.0, "collectives_per_layer": 2.0})
+    with running(engine, options) as server:
         for _ in range(3):
             server.post("/v1/completions", prompt=[7, 8], max_tokens=5, ignore_eos=True)
         server.post("/v1/completions", prompt=[7, 8], max_tokens=0)
@@ -68,9 +69,12 @@ def test_metrics_count_what_happened(checkpoint: Path) -> None:
             "kv_pages_used": 0,
             "sequences_running": 0,
             "sequences_waiting": 0,
+            "steps_total": 15,
+            'engine_counts_total{name="collectives"}': 60,
         }
         server.wait_until(lambda: server.metric(prefix + "sequences_waiting") == 0)
         assert {name: server.metric(prefix + name) for name in expected} == expected
+        assert "per_layer" not in server.http.get("/metrics").text
 
 
 def test_a_snapshot_adds_up_the_drafts_of_running_and_ended_requests() -> None:
@@ -97,7 +101,7 @@ def test_accepted_drafts_are_shown_by_position() -> None:
     from engine.serve.snapshot import EngineSnapshot
 
     state = EngineSnapshot(num_drafts=4, num_draft_tokens=12, accepted_by_place=(4, 2, 1))
-    text = ServerMetrics(lambda: state, lambda: 0).render().decode()
+    text = ServerMetrics(lambda: state, lambda: 0, dict).render().decode()
     assert "vllm:spec_decode_num_accepted_tokens_total 7.0" in text
     samples = [
         line for line in text.splitlines() if line.startswith("vllm:spec_decode_num_accepted_tok")

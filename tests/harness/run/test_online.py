@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from harness.run.online import (
 )
 from tests.engine.serve.running import running
 from tests.fakes.fault_server import NUM_TOKENS, PROMPT_LEN, fault_server
-from tests.fakes.formula_engine import VOCAB_SIZE, formula_engine
+from tests.fakes.formula_engine import NO_COLLECTIVES, VOCAB_SIZE, formula_engine
 
 SPEC = SweepSpec(
     "test",
@@ -40,8 +41,13 @@ SPEC = SweepSpec(
 class Servers:
     """Formula servers, one a call; the numbered ones fail at a step."""
 
-    def __init__(self, fail_at: dict[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        fail_at: dict[int, int] | None = None,
+        counters: Mapping[str, float] = NO_COLLECTIVES,
+    ) -> None:
         self.fail_at = fail_at or {}
+        self.counters = counters
         self.opened: list[EngineSettings] = []
         self.prompts: list[tuple[int, ...]] = []
 
@@ -54,7 +60,7 @@ class Servers:
             if step == self.fail_at.get(number, -1):
                 raise RuntimeError("the device is gone")
 
-        engine = formula_engine(before_step=before_step)
+        engine = formula_engine(before_step=before_step, counters=self.counters)
         with running(engine) as server:
             client = CompletionClient(server.url, stall_s=20)
             yield client
@@ -94,15 +100,27 @@ def test_every_point_is_measured_on_one_server_with_the_offline_metrics() -> Non
 
 def test_a_record_holds_what_the_engine_knows_as_an_offline_record_does() -> None:
     for point in swept(Servers()):
-        input_len = point.config["input_len"]
         assert {request["num_decode_steps"] for request in point.requests} == {5}
-        assert all(request["counters"] == {"collectives": 0.0} for request in point.requests)
-        assert point.counters == {"collectives": 0.0}
+        assert {request["counters"]["collectives"] for request in point.requests} == {0.0}
+        assert point.counters["collectives"] == 0.0
+        assert point.compile_events is None
         assert {request["num_prefill_steps"] for request in point.requests} <= {1, 2, 3}
         if point.config["concurrency"] == 1:
             # The oracle's engine takes 16 rows a step.
             shapes = {(r["bucket"], r["padding_share"]) for r in point.requests}
             assert shapes == {(16, 0.0) if point.config["input_len"] == 20 else (16, 0.75)}
+
+
+def test_overflows_and_compile_events_are_those_of_the_measured_steps() -> None:
+    counters = {"collectives": 3.0, "moe_overflows": 1.0, "compile_events": 2.0}
+    spec = replace(SPEC, input_lens=(4,), concurrencies=(1,), num_warmups=1, num_prompts=1)
+    (point,) = swept(Servers(counters=counters), spec)
+    # Two repeats of one request: a step of its prompt and one a further token; warm-ups excluded.
+    num_steps = 2 * 6
+    assert point.counters["moe_overflows"] == num_steps
+    assert point.compile_events == 2 * num_steps
+    assert point.counters["collectives"] == 3.0
+    assert "moe_dense_reruns" not in point.counters
 
 
 def test_a_server_of_somebody_else_leaves_these_null() -> None:

@@ -140,10 +140,13 @@ def test_compile_events_are_known_only_where_every_repeat_tells(
 
     def wave(_: PlannedPoint, repeat: int) -> Wave:
         # What a warm-up compiled is excluded.
-        return Wave([request(10.0)], num_compile_events=9 if repeat < 0 else counts[repeat])
+        count = 9 if repeat < 0 else counts[repeat]
+        told = {"moe_overflows": 2.0} if count is None else {"compile_events": float(count)}
+        return Wave([request(10.0)], totals=told)
 
     points = [d for _, d in measure_rounds(spec, spec.points("c", "0"), wave) if d is not None]
     assert points[0].compile_events == expected
+    assert points[0].counters == ({"moe_overflows": 4.0} if counts == [None, None] else {})
 
 
 class _Others(OtherWork):
