@@ -18,6 +18,7 @@ from reports.axes import SWEEP_AXES
 from reports.interval import interval_of
 from reports.ledger import Entry, Ledger
 from reports.origin import origin_of
+from reports.step_times import account_of
 
 __all__ = ["COMMON_COLUMNS", "frame_of", "rows_of"]
 
@@ -166,6 +167,24 @@ def _stage(payload: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _step(payload: Mapping[str, Any]) -> dict[str, Any]:
+    account = account_of(payload)
+    return {
+        "setting": payload["setting"],
+        "config": payload.get("config") or {},
+        "status": payload.get("status", ""),
+        "num_steps": len(payload["step_ns"]),
+        "step_ms": account.step_ms,
+        "untimed_step_ms": account.untimed_step_ms,
+        "unexplained_share": account.unexplained_share,
+        "part_ms": {line.name: line.ms for line in account.lines},
+        "part_share": {line.name: line.share for line in account.lines},
+        "op_ms": {op.name: op.ms for op in account.ops},
+        "op_estimate_ms": {op.name: op.estimate_ms for op in account.ops},
+        "calibration": payload["calibration"],
+    }
+
+
 def _plain(payload: Mapping[str, Any]) -> dict[str, Any]:
     """A kind without columns of its own: what of its payload fits in a cell."""
     return {
@@ -182,6 +201,7 @@ _ROWS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "metric": _metric,
     "gate": _gate,
     "stage": _stage,
+    "step": _step,
 }
 
 

@@ -48,6 +48,13 @@ _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "metric": {"name": _TEXT, "values": _LIST, "unit": _TEXT, "kind": _TEXT},
     "gate": {"metric": _TEXT, "status": _TEXT},
     "stage": {"name": _TEXT, "status": _TEXT, "elapsed_s": _OPTIONAL_NUMBER},
+    "step": {
+        "setting": _TEXT,
+        "calibration": _TEXT,
+        "step_ns": _LIST,
+        "parts": _LIST,
+        "ops": _LIST,
+    },
 }
 
 # Of a kind that has no row above.
@@ -61,6 +68,15 @@ _ERROR_FIELDS: Mapping[str, tuple[type, ...]] = {
     "worst_index": _LIST,
     "worst_kernel_value": _NUMBER,
     "worst_golden_value": _NUMBER,
+}
+
+_OP_COST_FIELDS: Mapping[str, tuple[type, ...]] = {
+    "op": _TEXT,
+    "calls": _NUMBER,
+    "num_bytes": _NUMBER,
+    "flops": _NUMBER,
+    "estimate_ns": _NUMBER,
+    "measured_ns": _LIST,
 }
 
 _STATUSES: Mapping[str, tuple[str, ...]] = {
@@ -94,7 +110,23 @@ def check_payload(record: RunRecord, path: Path, number: int) -> None:
     if record.kind == "sweep":
         for place, request in enumerate(payload["requests"]):
             _check_request(request, path, f"{where}.requests[{place}]")
+    if record.kind == "step":
+        _check_step(payload, path, where)
     _check_evidence(record.kind, payload, path, where)
+
+
+def _check_step(payload: Mapping[str, Any], path: Path, where: str) -> None:
+    """Parts that do not fit their steps would give shares that add up to nothing."""
+    count = len(payload["step_ns"])
+    if not count or min(payload["step_ns"]) <= 0:
+        raise InputError(path, f"{where}.step_ns", payload["step_ns"], "times of steps, above 0")
+    for place, part in enumerate(payload["parts"]):
+        spot = f"{where}.parts[{place}]"
+        _check_fields(part, {"name": _TEXT, "kind": _TEXT, "self_ns": _LIST}, path, spot)
+        if len(part["self_ns"]) != count:
+            raise InputError(path, f"{spot}.self_ns", part["self_ns"], f"one time a step ({count})")
+    for place, op in enumerate(payload["ops"]):
+        _check_fields(op, _OP_COST_FIELDS, path, f"{where}.ops[{place}]")
 
 
 def _check_error(error: object, path: Path, where: str) -> None:

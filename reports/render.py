@@ -23,6 +23,7 @@ from reports.plots.scaling import concurrency_figure, pareto_figure, scaling_fig
 from reports.tables.gate import metric_table, telling_verdict_table, verdict_table
 from reports.tables.parity import case_table, op_table, red_case_table
 from reports.tables.shown import attention_table, shown_where_table
+from reports.tables.step import op_cost_table, step_table
 from reports.tables.surroundings import environment_table, record_table, stage_table
 from reports.tables.sweep import beside_published_table, point_table
 from reports.tables.tokens import pair_table, prompt_table
@@ -125,6 +126,7 @@ def document_of(ledger: Ledger) -> Document:
             _tokens_section(ledger),
             _parity_section(ledger),
             _sweep_section(ledger),
+            *_step_sections(ledger),
             Section(
                 "gate",
                 "Gate",
@@ -202,6 +204,23 @@ def _sweep_section(ledger: Ledger) -> Section:
         ),
         figures=_drawn(rows_of(ledger, "sweep"), *latencies, *loads),
         tables=_present(ledger, "sweep", point_table, beside_published_table),
+    )
+
+
+def _step_sections(ledger: Ledger) -> tuple[Section, ...]:
+    """Only of a run in which a step was taken apart."""
+    if not ledger.of_kind("step"):
+        return ()
+    return (
+        Section(
+            "steps",
+            "Decode step",
+            (
+                "A step is the time from one token to the next. Its parts are disjoint; what none "
+                "of them holds is the residual.",
+            ),
+            tables=_present(ledger, "step", step_table, op_cost_table),
+        ),
     )
 
 

@@ -23,11 +23,15 @@ AREAS: Mapping[str, str] = {
     "sweep": "latency sweep",
     "gate": "gate",
 }
+# Kinds that a run need not have: they count where they are, and nobody misses them.
+_FURTHER_AREAS: Mapping[str, str] = {"step": "decode step", "compile": "graphs compiled"}
 _UNITS: Mapping[str, tuple[str, str]] = {
     "parity": ("case", "passed"),
     "tokens": ("comparison", "matched"),
     "sweep": ("point", "measured"),
     "gate": ("gated metric", "passed"),
+    "step": ("step ledger", "measured"),
+    "compile": ("graph", "compiled"),
 }
 _WORDS: Mapping[ExitCode, str] = {
     ExitCode.PASS: "PASS",
@@ -76,7 +80,7 @@ class AreaVerdict:
 
     @property
     def title(self) -> str:
-        return AREAS[self.kind]
+        return {**AREAS, **_FURTHER_AREAS}[self.kind]
 
     @property
     def phrase(self) -> str:
@@ -123,7 +127,7 @@ def verdict_of(ledger: Ledger) -> RunVerdict:
     planned = {entry.payload["kind"]: entry.payload["keys"] for entry in ledger.of_kind("plan")}
     areas = tuple(
         _area(ledger, kind, planned.get(kind, ()))
-        for kind in AREAS
+        for kind in (*AREAS, *_FURTHER_AREAS)
         if kind in planned or ledger.of_kind(kind)
     )
     stages = [(entry, entry_exit_code(entry)) for entry in ledger.of_kind("stage")]
@@ -212,4 +216,6 @@ _JUDGES: Mapping[str, Callable[[Mapping[str, Any]], ExitCode | None]] = {
     "gate": _gate_code,
     "stage": _stage_code,
     "metric": _no_code,
+    "step": _stage_code,
+    "compile": _stage_code,
 }

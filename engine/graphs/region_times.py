@@ -25,6 +25,7 @@ __all__ = [
     "COLLECTIVE",
     "OP",
     "REGION",
+    "SILENT",
     "STEP",
     "VARIABLE",
     "RegionTimes",
@@ -35,10 +36,12 @@ __all__ = [
 ]
 
 VARIABLE = "DEEPINFER_NEURON_REGION_TIMING"
+SILENT = "silent"
+"""A value that times without a table at the end: for who reads the steps' own accounts."""
 
 REGION, COLLECTIVE, OP, STEP = "region", "collective", "op", "step"
 StepTimes = Mapping[tuple[str, str], tuple[int, int]]
-"""(REGION, "layer … / attention") and the like -> (calls, ns). Regions and collectives are disjoint:
+"""(REGION, "layer … / attention") and so on -> (calls, ns). Regions and collectives are disjoint:
 none's time holds another's. Ops are counted whole, within regions; STEP is the step as a whole."""
 
 P = ParamSpec("P")
@@ -90,14 +93,15 @@ class RegionTimes:
 
         return run
 
-    def timed_collective(self, gather: Callable[[Any, str], R]) -> Callable[[Any, str], R]:
+    def timed_collective(self, gather: Callable[P, R]) -> Callable[P, R]:
         """A group's `gather(part, label)`; labels are "<place>.<layer>", times go by place."""
 
-        def run(part: Any, label: str) -> R:
-            place = label.partition(".")[0]
+        def run(*arguments: P.args, **named: P.kwargs) -> R:
+            label = named["label"] if "label" in named else arguments[1]
+            place = str(label).partition(".")[0]
             start_ns = self._opened()
             try:
-                return gather(part, label)
+                return gather(*arguments, **named)
             finally:
                 self._closed((COLLECTIVE, place), start_ns)
 
@@ -185,19 +189,23 @@ def kind_of_layer(role: LayerRole) -> str:
 
 
 def wants_region_timing(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether the variable is 1.
+    """Whether the variable is 1, or asks for timing without the table.
 
     Raises:
-        UsageError: it is neither 0, 1 nor empty.
+        UsageError: it is neither 0, 1, silent nor empty.
     """
     text = (os.environ if environment is None else environment).get(VARIABLE, "")
-    if text not in ("", "0", "1"):
+    if text not in ("", "0", "1", SILENT):
         raise UsageError(f"{VARIABLE}={text!r}: write 1 for a table of region times, 0 for none")
-    return text == "1"
+    return text in ("1", SILENT)
 
 
 def report_regions(times: RegionTimes | None) -> None:
-    """Write the table to stderr, where a run's own output is not disturbed."""
-    if times is not None:
+    """Write the table to stderr, where a run's own output is not disturbed.
+
+    A rank's process has the environment of its fork server: only a value that was set before the
+    first engine reaches it, which is how users set it.
+    """
+    if times is not None and os.environ.get(VARIABLE) == "1":
         sys.stderr.write(times.table() + "\n")
         sys.stderr.flush()

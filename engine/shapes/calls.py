@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,10 +16,10 @@ from engine.weights.checkpoint import MetaCheckpoint
 from engine.weights.layout import RankLayout
 from engine.weights.load import WeightLoader
 from harness.core.numerics import Numerics
-from harness.core.op_call import Argument, OpCall
+from harness.core.op_call import Argument, CountedCall, OpCall
 from harness.core.weights import QuantisedWeight
 
-__all__ = ["step_calls"]
+__all__ = ["decode_step_calls", "step_calls"]
 
 # Arguments whose rows are the tokens that this rank's experts were given: known when routing is.
 _ROUTED = {"linear_fp4_grouped": (0,), "swiglu": (0, 1, 3)}
@@ -46,6 +47,33 @@ def step_calls(
     return tuple(found)
 
 
+def decode_step_calls(
+    config: ModelConfig, limits: EngineLimits, numerics: Numerics, cp: int, num_tokens: int
+) -> tuple[CountedCall, ...]:
+    """Calls of rank 0 in the decode step that reads the `num_tokens`-th token, with their counts.
+
+    Routed rows are the rank's even share of them.
+    """
+    layout = RankLayout(config, numerics, 0, cp)
+    weights = WeightLoader(MetaCheckpoint(), layout).load(with_draft=False)
+    counter = StepCounter(config, limits, numerics, layout, weights)
+    counts: Counter[tuple[OpCall, int]] = Counter()
+    share = max(1, round(config.experts_per_token / cp))
+
+    def observe(op: str, arguments: tuple[Any, ...], result: Any) -> None:
+        call = OpCall(op, tuple(map(_described, arguments)))
+        outputs = result if isinstance(result, tuple) else (result,)
+        written = sum(one.numel() * one.element_size() for one in outputs)
+        if _is_routed(call, config):
+            written = written * share // call.arguments[0].shape[0]
+            call = call.with_rows(share, _ROUTED[op])
+        counts[call, written] += 1
+
+    counter.ops.observer = observe
+    counter.count("decode", 1, num_tokens - 1)
+    return tuple(CountedCall(call, n, written) for (call, written), n in counts.items())
+
+
 def _observer(seen: list[OpCall]) -> OpObserver:
     def observe(op: str, arguments: tuple[Any, ...], result: Any) -> None:  # noqa: ARG001
         seen.append(OpCall(op, tuple(map(_described, arguments))))
@@ -64,15 +92,19 @@ def _steps(limits: EngineLimits) -> Iterator[tuple[str, int, int]]:
 def _variants(call: OpCall, step: str, config: ModelConfig) -> Sequence[OpCall]:
     if call.op == _LOOKUP:
         return (_gathered(call),)
-    routed = call.op in _ROUTED and call.arguments[0].shape[0] % config.experts_per_token == 0
-    if call.op == "swiglu" and not _has_route_weight(call):
-        routed = False  # the shared expert's
-    if not routed:
+    if not _is_routed(call, config):
         return (call,)
     if step == "prompt":
         return ()
     places = _ROUTED[call.op]
     return [call.with_rows(rows, places) for rows in range(1, config.experts_per_token + 1)]
+
+
+def _is_routed(call: OpCall, config: ModelConfig) -> bool:
+    """Whether its rows are what the router gave this rank's experts."""
+    if call.op not in _ROUTED or call.arguments[0].shape[0] % config.experts_per_token:
+        return False
+    return call.op != "swiglu" or _has_route_weight(call)  # without: the shared expert's
 
 
 def _has_route_weight(call: OpCall) -> bool:

@@ -35,6 +35,7 @@ COMMANDS: tuple[str, ...] = (
     "gate",
     "interchange",
     "interpret",
+    "ledger",
     "lint",
     "generate",
     "logits",

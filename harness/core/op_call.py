@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Argument", "OpCall"]
+__all__ = ["Argument", "CountedCall", "OpCall"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +61,12 @@ class OpCall:
                 for place, one in enumerate(self.arguments)
             ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CountedCall:
+    """A specialisation with how often a step makes it, and the bytes that one call writes."""
+
+    call: OpCall
+    count: int
+    output_bytes: int

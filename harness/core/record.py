@@ -15,7 +15,7 @@ from harness.core.record_upgrade import SCHEMA_VERSION, upgraded
 
 __all__ = ["KINDS", "SCHEMA_VERSION", "RunRecord", "strict_json", "to_plain"]
 
-KINDS = ("plan", "parity", "tokens", "sweep", "metric", "gate", "stage", "compile")
+KINDS = ("plan", "parity", "tokens", "sweep", "metric", "gate", "stage", "compile", "step")
 
 
 def to_plain(value: Any) -> Any:

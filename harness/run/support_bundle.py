@@ -29,6 +29,7 @@ _RECORDS = (
     "gate.jsonl",
     "stage.jsonl",
     "compile.jsonl",
+    "step.jsonl",
 )
 _CONFIGS = ("config.json", "generation_config.json", "slice.json")
 _MAX_LOG_BYTES = 4 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from engine import LLM
 from engine.config.limits import resolve_limits
 from engine.config.parse import load_model_config
 from engine.parallel.executor import LockstepExecutor
-from engine.shapes.calls import step_calls
+from engine.shapes.calls import decode_step_calls, step_calls
 from engine.worker import resolve_numerics
 from harness.core.engine_face import EngineSettings
 from harness.core.op_call import Argument, OpCall
@@ -84,3 +85,37 @@ def test_a_draw_of_many_table_rows_never_lists_the_whole_table(checkpoint: Path)
     tables = [call.arguments[0].shape[0] for call in calls if call.op == "engram_lookup"]
     assert tables
     assert all(rows in (6, 6 * 16) for rows in tables)
+
+
+@pytest.mark.parametrize("cp", [1, 4])
+def test_the_calls_of_a_decode_step_are_counted_as_an_engine_makes_them(
+    checkpoint: Path, cp: int
+) -> None:
+    settings = EngineSettings(str(checkpoint), cp=cp, num_threads=1)
+    config = load_model_config(checkpoint)
+    counted = decode_step_calls(
+        config, resolve_limits(settings, config), resolve_numerics(settings), cp, 23
+    )
+    made: list[str] = []
+    before: list[int] = []
+    with LLM.in_one_process(settings) as llm:
+        executor = llm.executor
+        assert isinstance(executor, LockstepExecutor)
+        execute = executor.execute
+
+        def counted_steps(plans: Any) -> Any:
+            before.append(len(made))
+            return execute(plans)
+
+        executor.execute = counted_steps  # type: ignore[method-assign]
+        executor.workers[0].ops.observer = lambda op, _, __: made.append(op)
+        llm.generate([list(range(3, 25))], max_tokens=2)
+    observed = Counter(made[before[-1] :])
+    expected = Counter[str]()
+    for one in counted:
+        expected[one.call.op] += one.count
+        assert one.output_bytes > 0
+    # A rank whose experts no row met launches fewer; nothing else differs.
+    for op in ("linear_fp4_grouped", "swiglu") if cp > 1 else ():
+        assert 0 < observed.pop(op) <= expected.pop(op)
+    assert expected == observed
