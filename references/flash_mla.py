@@ -12,15 +12,20 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.core.numerics import FAST
+from references.fused_attention import fused_norm_rope_attn_rope_cast
+from references.latent_rows import (
+    attend_rows,
+    cache_values,
+    rows_within_length,
+    selected_rows,
+)
 from references.operands import refuse, require, require_float, require_ids, require_shape
-from references.paged_caches import page_values
-from references.sparse_attention import sparse_attention
 
 __all__ = [
     "FlashMLASchedMeta",
     "flash_mla_sparse_fwd",
     "flash_mla_with_kvcache",
+    "fused_norm_rope_attn_rope_cast",
     "get_mla_metadata",
 ]
 
@@ -67,16 +72,16 @@ def flash_mla_with_kvcache(
     op = "flash_mla_with_kvcache"
     require_float(op, "q", q, ndim=4)
     batch, num_queries, num_heads, head_dim = q.shape
-    keys = _cache_values(op, k_cache, head_dim, "kv_fp8" if is_fp8_kvcache else None)
+    keys = cache_values(op, k_cache, head_dim, "kv_fp8" if is_fp8_kvcache else None)
     if indices is None:
         rows = _dense_rows(op, q, k_cache, block_table, cache_seqlens, causal)
     else:
         require(block_table is None, op, "pass indices or a block_table, not both")
-        rows = _sparse_rows(op, "indices", indices, topk_length, (batch, num_queries))
+        rows = selected_rows(op, "indices", indices, topk_length, (batch, num_queries))
     if extra_k_cache is not None:
         if extra_indices_in_kvcache is None:
             return refuse(op, "extra_k_cache needs extra_indices_in_kvcache")
-        extra = _sparse_rows(
+        extra = selected_rows(
             op,
             "extra_indices_in_kvcache",
             extra_indices_in_kvcache,
@@ -85,10 +90,10 @@ def flash_mla_with_kvcache(
         )
         shifted = torch.where(extra >= 0, extra + len(keys), extra)
         rows = torch.cat((rows, shifted), dim=1)
-        keys = torch.cat((keys, _cache_values(op, extra_k_cache, head_dim, "kv_fp4")))
+        keys = torch.cat((keys, cache_values(op, extra_k_cache, head_dim, "kv_fp4")))
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
     flat = q.reshape(batch * num_queries, num_heads, head_dim)
-    out, _, lse = _attend(flat, keys, rows, attn_sink, scale)
+    out, _, lse = attend_rows(flat, keys, rows, attn_sink, scale)
     shape = (batch, num_queries, num_heads)
     return (
         out[..., :head_dim_v].reshape(*shape, head_dim_v),
@@ -104,11 +109,13 @@ def flash_mla_sparse_fwd(
     d_v: int = 512,
     attn_sink: torch.Tensor | None = None,
     topk_length: torch.Tensor | None = None,
+    indexer_topk: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """out [s, h, d_v] bf16, max_logits and lse [s, h] float32 of unpacked bf16 keys.
 
     q [s, h, D], kv [n, 1, D], indices [s, 1, topk] with -1 or a number >= n for no key,
-    topk_length [s].
+    topk_length [s]. indexer_topk is how many of the topk the indexer chose: a hint to the CUDA
+    scheduler that changes no result, checked against topk.
 
     Raises:
         UsageError: shapes that do not meet, wrong dtypes.
@@ -119,45 +126,14 @@ def flash_mla_sparse_fwd(
     require_shape(op, "kv", kv, (kv.shape[0], 1, q.shape[2]))
     require_ids(op, "indices", indices, ndim=3)
     require_shape(op, "indices", indices, (q.shape[0], 1, indices.shape[2]))
+    if indexer_topk is not None:
+        width = indices.shape[2]
+        require(0 <= indexer_topk <= width, op, f"indexer_topk {indexer_topk} of topk {width}")
     rows = indices.squeeze(1).long()
     rows = torch.where(rows >= kv.shape[0], -1, rows)
-    rows = _within_length(op, rows, topk_length)
-    out, largest, lse = _attend(q, kv.squeeze(1).float(), rows, attn_sink, sm_scale)
+    rows = rows_within_length(op, rows, topk_length)
+    out, largest, lse = attend_rows(q, kv.squeeze(1).float(), rows, attn_sink, sm_scale)
     return out[..., :d_v], largest, lse
-
-
-def _cache_values(op: str, cache: torch.Tensor, head_dim: int, layout: str | None) -> torch.Tensor:
-    if layout is not None:
-        return page_values(cache, layout, head_dim)
-    require_float(op, "k_cache", cache, ndim=4)
-    require_shape(op, "k_cache", cache, (*cache.shape[:2], 1, head_dim))
-    return cache.reshape(-1, head_dim).float()
-
-
-def _within_length(op: str, rows: torch.Tensor, length: torch.Tensor | None) -> torch.Tensor:
-    if length is None:
-        return rows
-    require_ids(op, "topk_length", length, ndim=1)
-    require_shape(op, "topk_length", length, (rows.shape[0],))
-    beyond = torch.arange(rows.shape[1]) >= length.unsqueeze(1)
-    return rows.masked_fill(beyond, -1)
-
-
-def _sparse_rows(
-    op: str,
-    name: str,
-    indices: torch.Tensor,
-    length: torch.Tensor | None,
-    lead: tuple[int, int],
-) -> torch.Tensor:
-    """[b * s_q, topk] int64 of indices [b, s_q, topk], cut at length [b]."""
-    require_ids(op, name, indices, ndim=3)
-    require_shape(op, name, indices, (*lead, indices.shape[2]))
-    rows = indices.reshape(-1, indices.shape[2]).long()
-    if length is not None:
-        require_shape(op, "topk_length", length, (lead[0],))
-        length = length.repeat_interleave(lead[1])
-    return _within_length(op, rows, length)
 
 
 def _dense_rows(
@@ -186,23 +162,3 @@ def _dense_rows(
     hidden = at >= seen.unsqueeze(-1)
     expanded = rows.unsqueeze(1).expand(batch, num_queries, longest)
     return expanded.masked_fill(hidden, -1).reshape(batch * num_queries, longest)
-
-
-def _attend(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    rows: torch.Tensor,
-    sink: torch.Tensor | None,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """out [T, h, D], largest score and lse [T, h]."""
-    sinks = q.new_full((q.shape[1],), -torch.inf, dtype=torch.float32) if sink is None else sink
-    out = sparse_attention(q, keys, rows, sinks, scale, numerics=FAST)
-    largest = q.new_full(q.shape[:2], -torch.inf, dtype=torch.float32)
-    lse = largest.clone()
-    for row in range(q.shape[0]):
-        present = rows[row][rows[row] >= 0]
-        if len(present):
-            scores = q[row].float() @ keys[present].t() * scale
-            largest[row], lse[row] = scores.amax(-1), scores.logsumexp(-1)
-    return out, largest, lse
