@@ -29,6 +29,7 @@ from harness.core.errors import UsageError
 
 __all__ = ["LLM"]
 
+_GREEDY = SamplingRule()
 _TOLD_TOTALS = ("compile_events", "moe_overflows", "moe_dense_reruns")
 
 
@@ -111,7 +112,7 @@ class LLM:
         ignore_eos: bool = True,
         want_logits: bool = False,
         on_token: Callable[[int, int], object] | None = None,
-        sampling: SamplingRule | Sequence[SamplingRule] = SamplingRule(),
+        sampling: SamplingRule | Sequence[SamplingRule] = _GREEDY,
     ) -> list[Generation]:
         """Continuation of each prompt, greedy unless told otherwise; see EngineFace.generate.
 

@@ -1,4 +1,4 @@
-"""Greedy sampling over a vocabulary that may be sharded; ties go to the lowest id."""
+"""The best tokens of a vocabulary that may be sharded; ties go to the lowest id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 
 from engine.model.base import Runtime
 
-__all__ = ["Greedy"]
+__all__ = ["Greedy", "Top"]
+
+Top = tuple[torch.Tensor, torch.Tensor]
 
 
 class Greedy:
@@ -41,6 +43,26 @@ class Greedy:
             ids: torch.Tensor = self._runtime.ops.vocab_argmax(local)
             return ids
         return self._staged(local)[0]
+
+    def top_of_logits(self, logits: torch.Tensor, count: int) -> Top:
+        """Ids and values [N, count] of full logits [N, V], best first."""
+        values, ids = self._runtime.ops.vocab_topk(logits, min(count, logits.shape[1]))
+        return ids, values
+
+    def top_of_shards(self, local: torch.Tensor, count: int) -> Top:
+        """The same from this rank's logits [N, V/ranks]: the best of the ranks' best.
+
+        One collective where sharded.
+        """
+        ids, values = self.top_of_logits(local, count)
+        if self._first is None:
+            return ids, values
+        pair = torch.stack([values, (ids + self._first).to(values.dtype)])
+        parts = self._runtime.group.gather(pair, "top-k")
+        # In rank order, so that of equal values the lowest id comes first again.
+        values, ids = torch.cat(parts, dim=2)
+        places, best = self.top_of_logits(values, count)
+        return ids.gather(1, places).long(), best
 
     def _staged(self, local: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids [N], and the best value of each shard [N, shards]."""

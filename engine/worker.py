@@ -29,7 +29,8 @@ from engine.ops import BoundOps
 from engine.parallel.expert_exchange import ExpertExchange
 from engine.parallel.group import Group
 from engine.precision import parameter_dtype
-from engine.sampler import Greedy
+from engine.sampler import Greedy, Top
+from engine.schedule.distribution import Distribution
 from engine.schedule.plan import DraftPlan, StepPlan
 from engine.weights.checkpoint import Checkpoint, TensorSource
 from engine.weights.layout import RankLayout
@@ -49,6 +50,7 @@ class StepOutput:
     Attributes:
         token_ids: greedy id of each logits row, equal on all ranks.
         logits: [N, V] if the plan wanted them (rank 0 only), fp64 or fp32.
+        top: ids and logits [N, num_top] if the plan wanted them (rank 0 only), best first.
         blocks_excluded: of each logits row, the share of visible candidate blocks left out.
         counters: collectives, launches, collectives_per_layer.
         is_finite: of each logits row, whether its logits are numbers; () where nobody looked.
@@ -61,6 +63,7 @@ class StepOutput:
     counters: dict[str, float] = field(default_factory=dict)
     is_finite: tuple[bool, ...] = ()
     times: StepTimes = field(default_factory=dict)
+    top: tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,15 @@ class DraftOutput:
     """What one rank says about a proposal.
 
     Attributes:
-        token_ids: [sequence][block] greedy drafts, equal on all ranks.
+        token_ids: [sequence][block] drafts, equal on all ranks.
         confidence: [sequence][block] raw acceptance logits.
+        proposals: [sequence][block] what drafts were drawn from; () where they are greedy.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
     confidence: tuple[tuple[float, ...], ...]
     counters: dict[str, float] = field(default_factory=dict)
+    proposals: tuple[tuple[Distribution, ...], ...] = ()
 
 
 def resolve_numerics(settings: EngineSettings) -> Numerics:
@@ -204,11 +209,11 @@ class Worker:
             x = self.model.run(step)
             if self.draft is not None:
                 self.draft.absorb(step.taps, inputs, self.state)
-            ids, logits, is_finite = self._sample(x, inputs, want_logits=plan.want_logits)
+            sampled = self._sample(x, inputs, plan)
             excluded = self._blocks_excluded(step)
-        has_logits = bool(inputs.logits_rows.numel())
-        self._check_collectives(self.config.num_layers, 1 + has_logits)
-        return StepOutput(ids, logits, excluded, self._counters(launches_before), is_finite)
+        self._check_collectives(self.config.num_layers, 1 + _num_gathers(plan, inputs))
+        counters = self._counters(launches_before)
+        return replace(sampled, blocks_excluded=excluded, counters=counters)
 
     def propose(self, plan: DraftPlan) -> DraftOutput:
         """Draft a block for each sequence after its last committed position.
@@ -225,7 +230,8 @@ class Worker:
             inputs = build_draft_inputs(
                 plan, self._geometry, config.block_size, config.noise_token_id, self.device
             )
-            proposal = self.draft.propose(inputs, self.state)
+            choices = [sequence.choice for sequence in plan.sequences]
+            proposal = self.draft.propose(inputs, self.state, choices)
             self.last_proposal = proposal
         self._check_collectives(config.num_stages, 1 + config.block_size)
         num_drafts = len(plan.sequences)
@@ -233,6 +239,7 @@ class Worker:
             tuple(tuple(row) for row in proposal.token_ids[:num_drafts].tolist()),
             tuple(tuple(row) for row in proposal.confidence[:num_drafts].tolist()),
             self._counters(launches_before),
+            proposal.distributions,
         )
 
     def _start_step(self, step: int) -> int:
@@ -263,21 +270,35 @@ class Worker:
             counters.update({f"fallback {op}": float(n) for op, n in sorted(fallbacks.items())})
         return counters
 
-    def _sample(
-        self, x: torch.Tensor, inputs: StepInputs, *, want_logits: bool
-    ) -> tuple[tuple[int, ...], npt.NDArray[np.floating] | None, tuple[bool, ...]]:
+    def _sample(self, x: torch.Tensor, inputs: StepInputs, plan: StepPlan) -> StepOutput:
+        """Ids of the logits rows, and of the rows themselves what the plan wants."""
         if not inputs.logits_rows.numel():
-            return (), None, ()
+            return StepOutput(())
         local = self.model.local_logits(x[inputs.logits_rows])
-        if not want_logits:
+        top: Top | None = None
+        if not plan.want_logits:
             ids, is_finite = self._sampler.from_shards(local)
-            return ids, None, is_finite
+            if plan.num_top:
+                top = self._sampler.top_of_shards(local, plan.num_top)
+            return StepOutput(ids, is_finite=is_finite, top=self._on_host(top))
         logits = self.model.all_logits(local)
         ids = self._sampler.from_logits(logits)
+        if plan.num_top:
+            top = self._sampler.top_of_logits(logits, plan.num_top)
         if self.group.rank:
-            return ids, None, ()
+            return StepOutput(ids)
         rows = logits.cpu().numpy()
-        return ids, rows, tuple(np.isfinite(rows).all(axis=1).tolist())
+        is_finite = tuple(np.isfinite(rows).all(axis=1).tolist())
+        return StepOutput(ids, rows, is_finite=is_finite, top=self._on_host(top))
+
+    def _on_host(
+        self, top: Top | None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]] | None:
+        """The best tokens as arrays, on the rank whose output is used."""
+        if top is None or self.group.rank:
+            return None
+        ids, values = top
+        return ids.cpu().numpy(), values.cpu().numpy()
 
     def _blocks_excluded(self, step: StepContext) -> tuple[float, ...]:
         """Measured on the published mask, not computed from the configuration."""
@@ -312,3 +333,10 @@ class Worker:
                 f"made {found.total()} collectives in a step, {expected} are due",
                 detail,
             )
+
+
+def _num_gathers(plan: StepPlan, inputs: StepInputs) -> int:
+    """Collectives over a sharded vocabulary: of the argmax or the logits, and of a top-k."""
+    if not inputs.logits_rows.numel():
+        return 0
+    return 1 + (plan.num_top > 0 and not plan.want_logits)

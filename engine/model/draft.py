@@ -5,6 +5,7 @@ Legend: T rows, S sequences, k block size, V vocabulary of this rank, d hidden s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +14,12 @@ from engine.cache.state import CacheState
 from engine.cache.step_inputs import StepInputs
 from engine.model.base import Runtime
 from engine.model.block import Block
+from engine.model.draft_draws import DraftDraws
 from engine.model.moe import ExpertShape
 from engine.model.transformer import Transformer
 from engine.sampler import Greedy
+from engine.schedule.choice import DraftChoice
+from engine.schedule.distribution import Distribution
 from engine.weights.load import draft_role
 from engine.weights.tensors import DraftWeights
 from harness.core.weights import QuantisedWeight
@@ -25,17 +29,19 @@ __all__ = ["Draft", "Proposal"]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Greedy drafts of S sequences.
+    """Drafts of S sequences, greedy or drawn.
 
     Attributes:
         token_ids: [S, k]; column i is for position p + 2 + i.
         logits: [S, k, V of this rank], Markov-biased.
         confidence: [S, k] raw logits of the acceptance of each draft.
+        distributions: by sequence, what each draft was drawn from; () for greedy sequences.
     """
 
     token_ids: torch.Tensor
     logits: torch.Tensor
     confidence: torch.Tensor
+    distributions: tuple[tuple[Distribution, ...], ...] = ()
 
 
 class Draft:
@@ -77,8 +83,17 @@ class Draft:
             kv = runtime.on_fp8_grid(ops.rope(kv, rotation.cos, rotation.sin))
             state.rings[stage_id][inputs.ring_targets] = kv[inputs.ring_sources]
 
-    def propose(self, inputs: StepInputs, state: CacheState) -> Proposal:
-        """k greedy drafts for each of S sequences; inputs of engine.cache.draft_inputs."""
+    def propose(
+        self,
+        inputs: StepInputs,
+        state: CacheState,
+        choices: Sequence[DraftChoice | None] = (),
+    ) -> Proposal:
+        """k drafts for each of S sequences; inputs of engine.cache.draft_inputs.
+
+        Args:
+            choices: how each sequence's drafts are drawn; None, or none given: greedily.
+        """
         step = self._target.context(inputs, state)
         residual = self._target.first_streams(inputs.token_ids)
         for block in self._blocks:
@@ -86,9 +101,11 @@ class Draft:
         x = self._target.collapsed(residual)
         base = self._target.local_logits(x, self._weights.norm)
         first = inputs.token_ids.view(-1, self._block_size)[:, 0]
-        return self._markov_chain(x, base, first)
+        return self._markov_chain(x, base, first, DraftDraws(self._target, self._sampler, choices))
 
-    def _markov_chain(self, x: torch.Tensor, base: torch.Tensor, first: torch.Tensor) -> Proposal:
+    def _markov_chain(
+        self, x: torch.Tensor, base: torch.Tensor, first: torch.Tensor, draws: DraftDraws
+    ) -> Proposal:
         """Each draft biases the next: k sequential choices, one collective each if sharded."""
         ops, weights = self._runtime.ops, self._weights
         x_Skd = x.view(-1, self._block_size, x.shape[1])
@@ -100,11 +117,14 @@ class Draft:
             biased = base_SkV[:, place] + bias
             pair = torch.cat([x_Skd[:, place], e], dim=1)
             confidence.append(ops.linear_bf16(pair, weights.confidence, "accumulate"))
-            token = self._sampler.stage(biased)
+            token = draws.pick(biased, place)
             drafts.append(token)
             logits.append(biased)
         return Proposal(
-            torch.stack(drafts, dim=1), torch.stack(logits, dim=1), torch.cat(confidence, dim=1)
+            torch.stack(drafts, dim=1),
+            torch.stack(logits, dim=1),
+            torch.cat(confidence, dim=1),
+            tuple(map(tuple, draws.distributions)),
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.schedule.choice import DraftChoice
+
 __all__ = ["AttentionPath", "DraftPlan", "DraftSequence", "SequenceChunk", "StepPlan"]
 
 AttentionPath = Literal["decode", "prefill"]
@@ -48,6 +50,7 @@ class StepPlan:
         context: context bucket in tokens, at least the longest sequence's end.
         want_logits: whether rank 0 returns the logits, not only the ids.
         path: "prefill" holds prompt rows only.
+        num_top: of each logits row, so many best tokens are returned by rank 0; 0: none.
         has_prompt_rows: whether any row, of this batch or another, is of a prompt.
     """
 
@@ -58,6 +61,7 @@ class StepPlan:
     want_logits: bool
     path: AttentionPath = "decode"
     has_prompt_rows: bool = False
+    num_top: int = 0
 
     @property
     def num_rows(self) -> int:
@@ -73,11 +77,13 @@ class DraftSequence:
         slot: as in SequenceChunk.
         position: last committed position.
         token: sampled for `position + 1`, not yet computed.
+        choice: how its drafts are drawn; None takes the greedy ones.
     """
 
     slot: int
     position: int
     token: int
+    choice: DraftChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)

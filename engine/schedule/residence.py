@@ -92,7 +92,7 @@ class Residence:
     def _preempt(self, request: Request) -> None:
         self._release(request)
         request.num_computed = 0
-        request.drafts = ()
+        request.drafts, request.proposals = (), ()
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.appendleft(request)

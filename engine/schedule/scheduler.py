@@ -9,12 +9,14 @@ from engine.schedule.plan import AttentionPath, DraftPlan, DraftSequence, Sequen
 from engine.schedule.pool import PagePool
 from engine.schedule.request import Request
 from engine.schedule.residence import Residence
-from engine.schedule.speculation import confident_length, num_accepted
+from engine.schedule.selection import chosen_tokens, num_top, wants_logits
+from engine.schedule.speculation import confident_length
 from engine.worker import DraftOutput, StepOutput
 from harness.core.engine_face import StepShape
 
 __all__ = ["Scheduler"]
 
+_CAPACITY_COUNTS = {"moe_overflows", "moe_dense_reruns"}
 _Rows = list[tuple[Request, int]]
 """Requests of a step and how many of their known tokens it computes."""
 
@@ -109,9 +111,10 @@ class Scheduler:
             chunks=chunks,
             padded_rows=padded,
             context=self._limits.context_bucket(max(chunk.end for chunk in chunks)),
-            want_logits=any(request.want_logits for request in self._chunk_owners),
+            want_logits=any(map(wants_logits, self._chunk_owners)),
             path=path,
             has_prompt_rows=has_prompt_rows,
+            num_top=max(map(num_top, self._chunk_owners)),
         )
         self._step += 1
         return plan
@@ -121,19 +124,21 @@ class Scheduler:
         shape = StepShape(plan.num_rows, plan.padded_rows, plan.context, plan.path)
         first = 0
         for request, chunk in zip(self._chunk_owners, plan.chunks, strict=True):
-            last = first + chunk.num_logits
+            rows = slice(first, first + chunk.num_logits)
+            first = rows.stop
             self._count(request, shape, output)
-            target_ids = output.token_ids[first:last]
-            accepted = num_accepted(request.drafts, target_ids)
-            if request.drafts:
-                request.acceptance.note(len(request.drafts), accepted)
-                # Rows of rejected drafts are forgotten: what they wrote will be overwritten.
-                last = first + accepted + 1
-            request.num_computed = chunk.end - len(request.drafts) + accepted
-            request.drafts = ()
-            if chunk.num_logits:
-                self._take_rows(request, output, slice(first, last), now_ns)
-            first += chunk.num_logits
+            num_drafts = len(request.drafts)
+            chosen: tuple[int, ...] = ()
+            if request.max_tokens and chunk.end - num_drafts == len(request.tokens):
+                chosen = chosen_tokens(request, output, rows)
+            if num_drafts:
+                request.acceptance.note(num_drafts, len(chosen) - 1)
+            # Rows of rejected drafts are forgotten: what they wrote will be overwritten.
+            num_rejected = num_drafts + 1 - len(chosen) if num_drafts else 0
+            request.num_computed = chunk.end - num_rejected
+            request.drafts, request.proposals = (), ()
+            _note_rows(request, output, slice(rows.start, rows.stop - num_rejected))
+            self._append(request, chosen, now_ns)
 
     def next_drafts(self) -> DraftPlan | None:
         """Where draft blocks start, for every decoding request that more than one token is due.
@@ -144,25 +149,32 @@ class Scheduler:
             request
             for request in self._residence.running
             if request.is_decoding
-            and request.choose is None
+            and not request.drafts
             and request.max_tokens - request.num_generated > 1
         ]
         if not self._draft_owners:
             return None
+        block_size = self._limits.backtrack - 1
         sequences = tuple(
-            DraftSequence(request.slot, request.num_computed - 1, request.tokens[-1])
+            DraftSequence(
+                request.slot,
+                request.num_computed - 1,
+                request.tokens[-1],
+                request.chooser.draft_choice(block_size) if request.chooser else None,
+            )
             for request in self._draft_owners
         )
         return DraftPlan(self._step, sequences)
 
     def take_drafts(self, output: DraftOutput, threshold: float) -> None:
         """Keep what each request will verify: confident, and no longer than it may become."""
-        for request, drafts, confidence in zip(
-            self._draft_owners, output.token_ids, output.confidence, strict=True
-        ):
+        for place, request in enumerate(self._draft_owners):
             # The step gives one token beyond the accepted drafts.
             room = request.max_tokens - request.num_generated - 1
-            request.drafts = drafts[: min(room, confident_length(confidence, threshold))]
+            count = min(room, confident_length(output.confidence[place], threshold))
+            request.drafts = output.token_ids[place][:count]
+            if request.chooser is not None:
+                request.proposals = output.proposals[place][:count]
 
     def _next_rows(self) -> tuple[AttentionPath, _Rows]:
         running = self._residence.running
@@ -209,31 +221,19 @@ class Scheduler:
         if request.num_generated == 0:
             request.num_prefill_steps += 1
             request.prefill_launches += output.counters.get("launches", 0.0)
+        for name in _CAPACITY_COUNTS & output.counters.keys():
+            request.capacity_counts[name] += round(output.counters[name])
 
-    def _take_rows(self, request: Request, output: StepOutput, rows: slice, now_ns: int) -> None:
-        if request.want_logits:
-            assert output.logits is not None
-            (request.on_logits or request.logits.append)(output.logits[rows])
-        request.blocks_excluded.extend(output.blocks_excluded[rows])
-        finite = output.is_finite[rows]
-        if request.nonfinite_position is None and not all(finite):
-            request.nonfinite_position = request.num_computed - len(finite) + finite.index(False)
-        request.num_scored = request.num_computed
-        if request.scores_prompt and request.num_computed < request.prompt_len:
-            return
-        if request.max_tokens == 0:
-            self._finish(request, "length")
-            return
-        if request.scores_prompt and request.num_generated == 0:
-            rows = slice(rows.stop - 1, rows.stop)
-        for count, token in enumerate(_chosen(request, output, rows), start=1):
+    def _append(self, request: Request, chosen: tuple[int, ...], now_ns: int) -> None:
+        """Take tokens up to the end token; a request that has all it asked for is over."""
+        for count, token in enumerate(chosen, start=1):
             request.tokens.append(token)
             request.token_ns.append(now_ns)
             if token == self._eos_token_id and not request.ignore_eos:
-                self._cut_logits(request, rows.stop - rows.start - count)
+                self._cut_logits(request, len(chosen) - count)
                 self._finish(request, "stop")
                 return
-        if request.num_generated >= request.max_tokens:
+        if request.num_generated >= request.max_tokens and request.is_decoding:
             self._finish(request, "length")
 
     def _cut_logits(self, request: Request, num_rows: int) -> None:
@@ -246,8 +246,15 @@ class Scheduler:
         self._residence.remove(request)
 
 
-def _chosen(request: Request, output: StepOutput, rows: slice) -> tuple[int, ...]:
-    """Tokens of the rows: the ranks' greedy ids, or what the request itself picks."""
-    if request.choose is None or output.logits is None:
-        return output.token_ids[rows]
-    return tuple(request.choose(row) for row in output.logits[rows])
+def _note_rows(request: Request, output: StepOutput, rows: slice) -> None:
+    """Keep what a step says about a request's rows."""
+    if rows.start == rows.stop:
+        return
+    if request.want_logits:
+        assert output.logits is not None
+        (request.on_logits or request.logits.append)(output.logits[rows])
+    request.blocks_excluded.extend(output.blocks_excluded[rows])
+    finite = output.is_finite[rows]
+    if request.nonfinite_position is None and not all(finite):
+        request.nonfinite_position = request.num_computed - len(finite) + finite.index(False)
+    request.num_scored = request.num_computed

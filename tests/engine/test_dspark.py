@@ -132,7 +132,7 @@ def test_the_end_token_inside_an_accepted_block_ends_the_request(
         _replace_drafts(monkeypatch, executor, [*prompt, *free.token_ids], 0)
         end = free.token_ids[3]
         count = free.token_ids.index(end) + 1
-        monkeypatch.setattr(llm._scheduler, "_eos_token_id", end)
+        monkeypatch.setattr(llm.scheduler.schedulers[0], "_eos_token_id", end)
         (ended,) = llm.generate([prompt], max_tokens=12, ignore_eos=False, want_logits=True)
     assert ended.token_ids == free.token_ids[:count]
     assert ended.finish_reason == "stop"

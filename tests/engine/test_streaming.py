@@ -36,6 +36,8 @@ def test_a_callback_that_fails_ends_the_call_and_leaves_no_request_behind() -> N
 
 
 def test_requests_join_a_running_engine_and_pick_their_own_tokens() -> None:
+    from engine.schedule.choice import TokenChooser
+    from engine.schedule.distribution import SamplingRule
     from engine.schedule.request import Request
 
     with formula_engine() as llm:
@@ -44,11 +46,14 @@ def test_requests_join_a_running_engine_and_pick_their_own_tokens() -> None:
         llm.step()
         llm.step()
         rows = []
-        second = Request(2, 1, [9], 3, True, True, on_logits=rows.append, choose=lambda _: 77)
+        rule = SamplingRule(temperature=100.0, seed=3)
+        second = Request(2, 1, [9], 3, True, True, on_logits=rows.append)
+        second.chooser = TokenChooser(rule, eos_token_id=1)
         llm.submit(second)
         while llm.scheduler.has_work:
             llm.step()
     assert first.tokens[2:] == formula_continuation([5, 6], 6)
-    assert second.tokens == [9, 77, 77, 77]
+    assert len(second.tokens) == 4
+    assert second.tokens[1:] != formula_continuation([9], 3)
     assert second.logits == []
     assert [len(part) for part in rows] == [1, 1, 1]
