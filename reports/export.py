@@ -12,6 +12,7 @@ import pandas as pd
 
 from harness.core.errors import MissingEvidenceError, UsageError
 from harness.core.record import KINDS, to_plain
+from reports.bench import bench_records
 from reports.frame import rows_of
 from reports.interval import Interval
 from reports.ledger import Ledger
@@ -20,12 +21,16 @@ __all__ = ["export_csv", "export_parquet", "flat_frame"]
 
 
 def export_csv(ledger: Ledger, out_dir: Path, kinds: Iterable[str] = KINDS) -> list[Path]:
-    """One file a kind that has records; returns their paths.
+    """One file a kind that has records, beside sweep.csv also bench.csv; returns their paths.
 
     Raises:
         UsageError: the directory cannot be written.
     """
-    return [_write_csv(frame, out_dir / f"{kind}.csv") for kind, frame in _frames(ledger, kinds)]
+    written = [_write_csv(frame, out_dir / f"{kind}.csv") for kind, frame in _frames(ledger, kinds)]
+    if "sweep" in kinds and ledger.of_kind("sweep"):
+        bench = pd.DataFrame(bench_records(ledger), dtype=object)
+        written.append(_write_csv(bench, out_dir / "bench.csv"))
+    return written
 
 
 def export_parquet(ledger: Ledger, out_dir: Path, kinds: Iterable[str] = KINDS) -> list[Path]:

@@ -122,7 +122,9 @@ def _sweep(payload: Mapping[str, Any]) -> dict[str, Any]:
         "num_failed": everything.num_failed,
         "failures": everything.failures,
         "num_warmups": len(payload.get("warmups") or ()),
-        "compile_events": payload.get("compile_events", 0),
+        "compile_events": payload.get("compile_events"),
+        "client_cpu_share": _largest(payload["requests"], "client_cpu_share"),
+        "doubts": _doubts(payload.get("facts") or {}),
         "padding_share": _largest(payload["requests"], "padding_share"),
         "output_tokens_per_s": _output_tokens_per_s(payload["requests"])
         if samples.ttft_ms
@@ -224,6 +226,17 @@ def _largest(requests: list[Mapping[str, Any]], field: str) -> float | None:
     return max(
         (request[field] for request in requests if request.get(field) is not None), default=None
     )
+
+
+def _doubts(facts: Mapping[str, float]) -> str:
+    """What may have spoiled a measurement, in words."""
+    doubts = []
+    if facts.get("is_contaminated"):
+        share = facts["other_work_share"]
+        doubts.append(f"others used {share:.0%} of this machine's cores")
+    if facts.get("first_repeat_differs"):
+        doubts.append(f"the first repeat took {facts['first_repeat_ratio']:.2f} × the others")
+    return "; ".join(doubts)
 
 
 def _output_tokens_per_s(requests: list[Mapping[str, Any]]) -> float | None:

@@ -20,6 +20,7 @@ from reports.plots.margins import margin_figure
 from reports.plots.matrix import matrix_figure
 from reports.plots.parity import budget_figure, case_map_figure
 from reports.plots.scaling import concurrency_figure, pareto_figure, scaling_figure
+from reports.tables.bench import bench_table
 from reports.tables.gate import metric_table, telling_verdict_table, verdict_table
 from reports.tables.parity import case_table, op_table, red_case_table
 from reports.tables.shown import attention_table, shown_where_table
@@ -203,7 +204,11 @@ def _sweep_section(ledger: Ledger) -> Section:
             "machine; they say nothing about Trainium.",
         ),
         figures=_drawn(rows_of(ledger, "sweep"), *latencies, *loads),
-        tables=_present(ledger, "sweep", point_table, beside_published_table),
+        tables=(
+            *_present(ledger, "sweep", point_table, beside_published_table),
+            # Whole: an empty column says that nobody told the count.
+            *((bench_table(ledger),) if ledger.of_kind("sweep") else ()),
+        ),
     )
 
 

@@ -47,6 +47,8 @@ def point_table(ledger: Ledger) -> Table:
             Column("requests", True, "completed; failed ones beside"),
             Column("warm-ups", True, "excluded from every number"),
             Column("compiles", True, "compile events during measurement"),
+            Column("client CPU", True, "of one core, what the client itself used"),
+            Column("doubts", hint="what may have spoiled the measurement"),
             Column("reason"),
         ),
         rows=tuple(_point_row(entry, row, axes) for entry, row in zip(entries, rows, strict=True)),
@@ -64,6 +66,7 @@ def _shared(rows: Sequence[dict[str, Any]], axis: str) -> bool:
 def _point_row(entry: Entry, row: dict[str, Any], axes: Sequence[str]) -> Row:
     link = link_of(row)
     rate, compiles = row["output_tokens_per_s"], row["compile_events"]
+    cpu_share = row["client_cpu_share"]
     requests = str(row["num_completed"])
     if row["num_failed"]:
         requests += f" (+{row['num_failed']} failed)"
@@ -77,7 +80,11 @@ def _point_row(entry: Entry, row: dict[str, Any], axes: Sequence[str]) -> Row:
             number_cell(rate, milliseconds(rate) if rate is not None else None, link),
             number_cell(row["num_completed"], requests, link),
             number_cell(row["num_warmups"], str(row["num_warmups"]), link),
-            Cell(str(compiles), float(compiles), link, Tone.BAD if compiles else Tone.PLAIN),
+            number_cell(compiles, str(compiles), link)._replace(
+                tone=Tone.MUTED if compiles is None else Tone.BAD if compiles else Tone.PLAIN
+            ),
+            number_cell(cpu_share, None if cpu_share is None else f"{cpu_share:.0%}", link),
+            text_cell(row["doubts"])._replace(tone=Tone.DOUBT if row["doubts"] else Tone.MUTED),
             text_cell(row["message"] or "; ".join(dict.fromkeys(row["failures"]))),
         )
     )

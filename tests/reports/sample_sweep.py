@@ -81,6 +81,7 @@ def sweep_points(rng: random.Random) -> list[SweepPoint]:
                     requests=requests,
                     warmups=requests[:1],
                     counters={"collectives_per_step": 0.0 if cp == 1 else 24.0},
+                    compile_events=0,
                 )
             )
     return points

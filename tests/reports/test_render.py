@@ -141,7 +141,7 @@ def test_the_same_records_give_the_same_bytes_in_another_process(
 
 
 def test_without_its_script_the_page_is_whole(page: Page) -> None:
-    assert page.tags.count("table") == 15
+    assert page.tags.count("table") == 16
     assert "input" not in page.tags  # filters exist only where the script can serve them
     assert "button" not in page.tags
 

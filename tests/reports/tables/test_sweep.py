@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from reports.ledger import Ledger
+import random
+from pathlib import Path
+from typing import Any
+
+from harness.core.results import PointStatus, SweepPoint
+from reports.document import ABSENT
+from reports.ledger import Ledger, read_run
 from reports.published import PUBLISHED, PUBLISHED_LABEL
 from reports.tables.sweep import beside_published_table, point_table
+from tests.reports.sample_run import record, write_run
+from tests.reports.sample_sweep import requests_of, sweep_config
+
+RNG = random.Random(0)
 
 
 def test_failed_crashed_and_pruned_cells_are_shown_with_reasons(sample: Ledger) -> None:
@@ -55,3 +65,33 @@ def test_measured_rows_say_where_they_were_measured(sample: Ledger) -> None:
     assert len(measured) == 9
     assert {row.cells[2].text for row in measured} == {"measured here on CPU"}
     assert table.note.startswith("Not comparable hardware.")
+
+
+def shown_with(tmp_path: Path, **more: Any) -> dict[str, str]:
+    requests = [{**one, "client_cpu_share": 0.04} for one in requests_of(RNG, 2, 64, 10.0, 5.0)]
+    config = sweep_config(64, 1)
+    point = SweepPoint("k", config, PointStatus.OK, "", tuple(requests), **more)
+    table = point_table(read_run(write_run(tmp_path / "run", [record("sweep", "k", point)])))
+    titles = [column.title for column in table.columns]
+    return dict(zip(titles, (cell.text for cell in table.rows[0].cells), strict=True))
+
+
+def test_doubts_about_a_measurement_and_the_clients_own_work_are_shown(tmp_path: Path) -> None:
+    facts = {
+        "other_work_share": 0.37,
+        "is_contaminated": 1.0,
+        "first_repeat_ratio": 2.5,
+        "first_repeat_differs": 1.0,
+    }
+    row = shown_with(tmp_path, facts=facts, compile_events=3)
+    assert row["doubts"] == (
+        "others used 37% of this machine's cores; the first repeat took 2.50 × the others"
+    )
+    assert row["client CPU"] == "4%"
+    assert row["compiles"] == "3"
+
+
+def test_a_quiet_measurement_has_no_doubts_and_an_untold_count_is_a_dash(tmp_path: Path) -> None:
+    facts = {"other_work_share": 0.01, "is_contaminated": 0.0, "first_repeat_differs": 0.0}
+    row = shown_with(tmp_path, facts=facts)
+    assert (row["doubts"], row["compiles"]) == (ABSENT, ABSENT)
