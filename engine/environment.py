@@ -33,11 +33,10 @@ VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "NEURON_PREFILL_BUCKET": ("token_bucket", _integer),
     "NEURON_CTX_BUCKETS": ("context_buckets", _integers),
     "NEURON_NUM_KV_BLOCKS": ("num_kv_blocks", _integer),
+    "NEURON_MOE_CAPACITY": ("moe_capacity", _integer),
 }
 # Accepted: what they ask for holds anyway, or concerns what a text engine has not.
 _HELD = {"USE_MULTIMODAL_POOL": None, "ENFORCE_EAGER": "1", "MAX_BACKTRACKING_TOKENS": None}
-# Experts are grouped without a capacity here: nothing overflows, so no limit can be obeyed.
-_ABSENT = ("NEURON_MOE_CAPACITY",)
 # The launcher numbers its ranks itself, so this may only repeat what it does.
 _RANK = "NEURON_LOCAL_RANK"
 
@@ -80,11 +79,6 @@ def _check_held(found: Mapping[str, str]) -> None:
         if text and needed is not None and text != needed:
             raise UsageError(
                 f"{PREFIX}{variable}={text!r}: this engine runs as with {needed!r}; unset it"
-            )
-    for variable in _ABSENT:
-        if text := found.get(PREFIX + variable, ""):
-            raise UsageError(
-                f"{PREFIX}{variable}={text!r}: experts take any number of tokens here; unset it"
             )
     rank = found.get(PREFIX + _RANK, "")
     if rank not in ("", "0"):

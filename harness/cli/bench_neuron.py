@@ -15,6 +15,7 @@ from harness.cli.engine_options import (
     Ep,
     MaxModelLen,
     MaxNumBatchedTokens,
+    MoeCapacity,
     NumKvBlocks,
 )
 from harness.cli.op_choice import with_ops
@@ -40,6 +41,7 @@ def bench_neuron(
     max_model_len: MaxModelLen = 0,
     num_kv_blocks: NumKvBlocks = 0,
     max_num_batched_tokens: MaxNumBatchedTokens = 0,
+    moe_capacity: MoeCapacity = 0,
     input_len: Annotated[str, typer.Option("--input-len", "--input_len")] = _MATRIX,
     output_len: Annotated[int, typer.Option("--output-len", "--output_len")] = 128,
     repeats: Annotated[int, typer.Option(help="Measured requests per point.")] = 3,
@@ -68,6 +70,7 @@ def bench_neuron(
         max_model_len=max_model_len,
         num_kv_blocks=num_kv_blocks,
         max_num_batched_tokens=max_num_batched_tokens,
+        moe_capacity=moe_capacity,
         device=device,
         allowed_fallbacks=tuple(allow_fallback or ()),
     )
@@ -89,12 +92,14 @@ def _require_device(settings: EngineSettings) -> None:
     from engine.device.neuron import require_device
     from harness.core.numerics import numerics_named
 
-    require_device(settings.device, settings.cp, numerics_named(settings.numerics))
+    require_device(settings.device, settings.num_ranks, numerics_named(settings.numerics))
 
 
 def _spec(
     settings: EngineSettings, input_lens: tuple[int, ...], output_len: int, repeats: int
 ) -> SweepSpec:
+    # Batch 1 of every batch there is; each prompt is drawn with a seed of its own (port.md R20).
+    num_batches = settings.num_ranks // settings.cp
     return SweepSpec(
         "bench-neuron",
         input_lens=input_lens,
@@ -104,12 +109,15 @@ def _spec(
         numerics=(settings.numerics,),
         ops=(settings.ops,),
         num_repeats=repeats,
+        num_warmups=num_batches,
+        concurrency=num_batches,
         engine={
             "max_model_len": settings.max_model_len,
             "num_kv_blocks": settings.num_kv_blocks,
             "max_num_batched_tokens": settings.max_num_batched_tokens,
             "token_bucket": settings.token_bucket,
             "context_buckets": settings.context_buckets,
+            "moe_capacity": settings.moe_capacity,
             "device": settings.device,
             "allowed_fallbacks": settings.allowed_fallbacks,
         },

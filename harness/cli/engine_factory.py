@@ -35,7 +35,7 @@ def open_engine(settings: EngineSettings) -> EngineFace:
     """An `LLM`, with kernel counts where its kernels run in this process."""
     if not settings.num_threads:
         settings = replace(settings, num_threads=fitting_threads(settings))
-    if runs_kernels(settings) and settings.cp == 1:
+    if runs_kernels(settings) and settings.num_ranks == 1:
         return _CountedEngine(settings)
     return TellingLLM(settings)
 
@@ -45,7 +45,7 @@ def fitting_threads(settings: EngineSettings) -> int:
     shards = Path(settings.checkpoint).glob("*.safetensors")
     if sum(shard.stat().st_size for shard in shards) < _SMALL_CHECKPOINT_BYTES:
         return 1
-    return max(1, len(os.sched_getaffinity(0)) // settings.cp)
+    return max(1, len(os.sched_getaffinity(0)) // settings.num_ranks)
 
 
 class TellingLLM(LLM):

@@ -21,6 +21,7 @@ __all__ = [
     "Fp8Max",
     "MaxModelLen",
     "MaxNumBatchedTokens",
+    "MoeCapacity",
     "NumKvBlocks",
     "NumThreads",
     "Numerics",
@@ -42,7 +43,21 @@ Checkpoint = Annotated[
 ]
 Numerics = Annotated[str, typer.Option(help="exact, quantised, trn2 or fast.")]
 Cp = Annotated[int, typer.Option(help="Ranks the attention heads are sharded over.")]
-Ep = Annotated[int, typer.Option(help="Ranks of the expert group; 0: the same.")]
+Ep = Annotated[
+    int,
+    typer.Option(
+        help="Ranks the experts are sharded over, a multiple of --cp; every cp ranks have a batch "
+        "of their own. 0: the same as --cp."
+    ),
+]
+MoeCapacity = Annotated[
+    int,
+    typer.Option(
+        "--moe-capacity",
+        "--moe_capacity",
+        help="Rows of a prompt step an expert takes before its layer runs dense again; 0: all.",
+    ),
+]
 Ops = Annotated[list[str] | None, typer.Option(help="Op-table target, the last laid on top.")]
 Speculative = Annotated[str, typer.Option(help="dspark drafts with the mtp stages.")]
 Device = Annotated[str, typer.Option(help="cpu, or neuron for NeuronCores.")]

@@ -16,6 +16,7 @@ from harness.cli.engine_options import (
     Ep,
     MaxModelLen,
     MaxNumBatchedTokens,
+    MoeCapacity,
     NumKvBlocks,
     Prefill,
 )
@@ -51,6 +52,7 @@ def generate(
     num_kv_blocks: NumKvBlocks = 0,
     max_num_batched_tokens: MaxNumBatchedTokens = 0,
     prefill: Prefill = "as-decode",
+    moe_capacity: MoeCapacity = 0,
     speculative: Annotated[str, typer.Option(help="'dspark' drafts and verifies.")] = "",
     confidence_threshold: Annotated[float, typer.Option(help="Cuts drafts; 0: none.")] = 0.0,
     device: Device = "cpu",
@@ -75,6 +77,7 @@ def generate(
         max_num_batched_tokens=max_num_batched_tokens,
         num_kv_blocks=num_kv_blocks,
         prefill=prefill,
+        moe_capacity=moe_capacity,
         speculative=speculative,
         confidence_threshold=confidence_threshold,
         device=device,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.engine_options import Cp, Ep, MoeCapacity
 from harness.cli.finite_logits import require_finite
 from harness.cli.session import parse_ints
 from harness.core.engine_face import EngineSettings
@@ -25,7 +26,9 @@ def logits(
     ids: Annotated[str, typer.Option(help="Token ids, e.g. 1,2,3.")],
     out: Annotated[Path, typer.Option(help="The .npz file to write.")],
     numerics: Annotated[str, typer.Option(help="exact, quantised, trn2 or fast.")] = "exact",
-    cp: Annotated[int, typer.Option(help="Ranks the attention heads are sharded over.")] = 1,
+    cp: Cp = 1,
+    ep: Ep = 0,
+    moe_capacity: MoeCapacity = 0,
 ) -> None:
     """Write arrays `ids` [n] and `logits` [n, vocab] fp32: row i follows ids[:i+1]."""
     import numpy as np
@@ -36,11 +39,14 @@ def logits(
     if out.suffix != ".npz":
         raise UsageError(f"--out {out}: the file's name must end in .npz")
     # The default length is a bucket; a longer prompt brings its own.
-    settings = EngineSettings(str(checkpoint), cp=cp, numerics=numerics)
-    if len(token_ids) > _DEFAULT_LENGTH:
-        settings = EngineSettings(
-            str(checkpoint), cp=cp, numerics=numerics, max_model_len=len(token_ids)
-        )
+    settings = EngineSettings(
+        str(checkpoint),
+        cp=cp,
+        ep=ep,
+        numerics=numerics,
+        moe_capacity=moe_capacity,
+        max_model_len=len(token_ids) if len(token_ids) > _DEFAULT_LENGTH else 0,
+    )
     _require_writable(out)
     with LLM(settings) as llm:
         rows = llm.score(token_ids)

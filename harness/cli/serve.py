@@ -38,6 +38,7 @@ def serve(
     num_kv_blocks: on.NumKvBlocks = 0,
     max_num_batched_tokens: on.MaxNumBatchedTokens = 0,
     prefill: on.Prefill = "as-decode",
+    moe_capacity: on.MoeCapacity = 0,
     token_bucket: on.TokenBucket = 0,
     context_buckets: on.ContextBuckets = "",
     page_size: on.PageSize = 0,

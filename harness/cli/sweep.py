@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from harness.cli.engine_options import MoeCapacity
 from harness.cli.record_metrics import record_metrics
 from harness.cli.session import DEFAULT_OUT, Tell, console, parse_ints, progress_bar, recording
 from harness.cli.stage import run_stage
@@ -45,6 +46,9 @@ def sweep(
     input_len: Annotated[str, typer.Option(help="Instead of the sweep's, e.g. 512,1024.")] = "",
     output_len: Annotated[int, typer.Option(help="Instead of the sweep's.")] = 0,
     cp: Annotated[str, typer.Option(help="Instead of the sweep's, e.g. 1,2,4.")] = "",
+    ep: Annotated[str, typer.Option(help="Instead of the sweep's; 0: the same as cp.")] = "",
+    moe_capacity: MoeCapacity = 0,
+    concurrency: Annotated[int, typer.Option(help="Instead of the sweep's; one a rank, say.")] = 0,
     prefill: Annotated[
         str, typer.Option(help="Instead of the sweep's: as-decode, attention, or both by comma.")
     ] = "",
@@ -62,17 +66,24 @@ def sweep(
     from suites.loader import load_sweep_suite
 
     changes: dict[str, Any] = {}
-    if input_len:
-        changes["input_lens"] = parse_ints(input_len, "--input-len")
-    if cp:
-        changes["cps"] = parse_ints(cp, "--cp")
+    axes = {"input_lens": ("--input-len", input_len), "cps": ("--cp", cp), "eps": ("--ep", ep)}
+    for axis, (option, text) in axes.items():
+        if text:
+            changes[axis] = parse_ints(text, option)
+    if concurrency:
+        changes |= {"concurrency": concurrency, "concurrencies": ()}
     if prefill:
         changes["prefills"] = tuple(prefill.split(","))
     if output_len:
         changes |= {"output_len": output_len, "output_lens": ()}
     if repeats:
         changes["num_repeats"] = repeats
-    chosen = replace(load_sweep_suite(spec), **changes)
+    chosen = load_sweep_suite(spec)
+    if concurrency > chosen.num_warmups:
+        changes["num_warmups"] = concurrency
+    if moe_capacity:
+        changes["engine"] = {**chosen.engine, "moe_capacity": moe_capacity}
+    chosen = replace(chosen, **changes)
     screen = console()
     backend = "device" if chosen.engine.get("device") == "neuron" else "interpret"
     with recording(out, run, backend=backend) as store:
@@ -190,6 +201,8 @@ def _default_max_model_len(checkpoint: Path) -> int:
 def _line(point: SweepPoint) -> str:
     config = point.config
     name = f"{config['numerics']} cp={config['cp']} in={config['input_len']}"
+    if config.get("ep") not in (0, None, config["cp"]):
+        name += f" ep={config['ep']}"
     if config["concurrency"] != 1:
         name += f" concurrency={config['concurrency']}"
     if prefill := config.get("prefill"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from harness.cli.engine_options import MoeCapacity
 from harness.cli.record_metrics import record_metrics
 from harness.cli.session import DEFAULT_OUT, console, parse_ints, progress_bar, recording
 from harness.cli.stage import run_stage
@@ -42,6 +44,10 @@ def tokens(
     checkpoint: Annotated[Path | None, typer.Option(help="Default: the suite's own.")] = None,
     pair: Annotated[list[str] | None, typer.Option(help="Only this pair; repeatable.")] = None,
     cp: Annotated[str, typer.Option(help="Judge these cp against cp=1, e.g. 2,4.")] = "",
+    ep: Annotated[
+        str, typer.Option(help="Judge each --cp with these ep, e.g. 2,4; 0: the same as cp.")
+    ] = "",
+    moe_capacity: MoeCapacity = 0,
     prefill: Annotated[
         str, typer.Option(help="attention: judge it, at each --cp, against prompts as decode.")
     ] = "",
@@ -69,7 +75,8 @@ def tokens(
         from harness.cli.token_mutation import run_mutation
 
         raise typer.Exit(run_mutation(checkpoint, out, run))
-    chosen = _narrowed(load_token_suite(suite), pair or [], cp, prefill)
+    compared = _setting_pairs(cp, ep, moe_capacity, prefill)
+    chosen = _narrowed(load_token_suite(suite), pair or [], compared)
     chosen = _with_prompt(chosen, ids, prompt_len, max_tokens)
     screen = console()
     with recording(out, run, backend=backend) as store:
@@ -133,11 +140,10 @@ def match_tokens(
     return worst_exit_code(codes)
 
 
-def _narrowed(suite: TokenSuite, names: list[str], cp: str, prefill: str) -> TokenSuite:
-    """The pairs that were asked for."""
-    if cp or prefill:
-        cps = parse_ints(cp, "--cp") if cp else (1,)
-        suite = replace(suite, pairs=_setting_pairs(cps, prefill or "as-decode"))
+def _narrowed(suite: TokenSuite, names: list[str], compared: tuple[TokenPair, ...]) -> TokenSuite:
+    """The pairs that were asked for: `compared` in place of the suite's where there are any."""
+    if compared:
+        suite = replace(suite, pairs=compared)
     known = [pair.name for pair in suite.pairs]
     for name in names:
         if name not in known:
@@ -149,19 +155,37 @@ def _narrowed(suite: TokenSuite, names: list[str], cp: str, prefill: str) -> Tok
     return suite
 
 
-def _setting_pairs(cps: tuple[int, ...], prefill: str) -> tuple[TokenPair, ...]:
-    """Every cp on a prefill path against cp=1 as decode, in each mode where ids must be equal."""
+def _setting_pairs(cp: str, ep: str, moe_capacity: int, prefill: str) -> tuple[TokenPair, ...]:
+    """The settings asked for against cp=1 as decode, in each mode where ids must be equal."""
     pairs = []
+    cps = parse_ints(cp, "--cp") if cp else (1,)
+    eps = parse_ints(ep, "--ep") if ep else (0,)
     for mode in _STRICT_MODES:
         oracle = EngineSettings("", numerics=mode)
-        for cp in cps:
-            candidate = replace(oracle, cp=cp, prefill=prefill)
+        for one, other in itertools.product(cps, eps):
+            candidate = replace(
+                oracle,
+                cp=one,
+                ep=other,
+                moe_capacity=moe_capacity,
+                prefill=prefill or oracle.prefill,
+            )
             if candidate != oracle:
-                name = f"{mode}-cp{cp}" + (f"-{prefill}" if prefill != oracle.prefill else "")
+                name = f"{mode}-cp{one}{_beside_cp(candidate)}"
                 pairs.append(
                     TokenPair(name, candidate, oracle, judge="equal", logit_bound=_CP_LOGIT_BOUND)
                 )
     return tuple(pairs)
+
+
+def _beside_cp(candidate: EngineSettings) -> str:
+    """What else the name of a pair says, where it is not the usual."""
+    parts = {
+        f"-ep{candidate.ep}": candidate.ep not in (0, candidate.cp),
+        f"-capacity{candidate.moe_capacity}": candidate.moe_capacity,
+        f"-{candidate.prefill}": candidate.prefill != "as-decode",
+    }
+    return "".join(text for text, is_said in parts.items() if is_said)
 
 
 def _with_prompt(suite: TokenSuite, ids: str, prompt_len: int, max_tokens: int) -> TokenSuite:

@@ -34,7 +34,8 @@ class EngineSettings:
     Attributes:
         checkpoint: directory with config.json and safetensors.
         cp: ranks of the tensor-parallel group (attention heads sharded).
-        ep: ranks of the expert-parallel group; 0 means the same as cp.
+        ep: ranks of the expert-parallel group, a multiple of cp; 0 means the same as cp. Every cp
+            ranks have a batch of their own, so that cp=1 with ep=N is data-parallel attention.
         numerics: a mode of harness.core.numerics.
         ops: op-table targets, the last laid on top.
         fp8_max: 0 takes the grid of the numerics, 240 or 448 forces one.
@@ -52,8 +53,8 @@ class EngineSettings:
         prefill: "as-decode" runs prompts through decode-shaped steps of one token bucket,
             "attention" through the prefill attention path.
         enforce_eager: layers run op by op; False runs them as compiled regions.
-        moe_capacity: rows an expert takes in one pass before a step runs dense again; 0 groups
-            rows without a limit.
+        moe_capacity: rows of prompt steps an expert takes in one pass; where one is given more,
+            the layer's experts run again without a limit. 0 groups rows without a limit.
     """
 
     checkpoint: str
@@ -100,6 +101,11 @@ class EngineSettings:
             raise UsageError(
                 f"confidence_threshold={self.confidence_threshold}: it lies within 0..1, 1 excluded"
             )
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks in all."""
+        return max(self.cp, self.ep)
 
     @property
     def label(self) -> str:
@@ -160,7 +166,8 @@ class Generation:
             "collectives_per_layer" is asserted by the engine against model.md §9. On a device
             also "fallbacks", and "fallback <op>" for each op that ran on the CPU.
             Of the whole request: "prefill_launches", ops called in the steps until its first
-            token; "num_preemptions" where there were any; what drafts came to.
+            token; under a capacity "moe_overflows", experts given more rows on the fullest rank,
+            added over layers, and "moe_dense_reruns", layers whose experts ran again; "num_preemptions" where there were any; what drafts came to.
         steps: shape of every step the request took part in.
     """
 

@@ -17,10 +17,12 @@ def test_variables_fill_what_was_left_open() -> None:
             "DEEPINFER_NEURON_PREFILL_BUCKET": "64",
             "DEEPINFER_NEURON_CTX_BUCKETS": "2048,4096",
             "DEEPINFER_NEURON_NUM_KV_BLOCKS": "160",
+            "DEEPINFER_NEURON_MOE_CAPACITY": "64",
         },
     )
     assert (found.device, found.token_bucket) == ("neuron", 64)
     assert (found.context_buckets, found.num_kv_blocks) == ((2048, 4096), 160)
+    assert found.moe_capacity == 64
 
 
 def test_an_option_wins_over_its_variable() -> None:
@@ -35,7 +37,7 @@ def test_an_option_wins_over_its_variable() -> None:
         ("NEURON_NUM_KV_BLOCKS", "many"),
         ("ENFORCE_EAGER", "0"),
         ("NEURON_LOCAL_RANK", "3"),
-        ("NEURON_MOE_CAPACITY", "64"),
+        ("NEURON_MOE_CAPACITY", "ample"),
     ],
 )
 def test_a_variable_that_cannot_be_followed_is_refused_by_name(name: str, value: str) -> None:
