@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from engine.parallel.group import Group
 from harness.core.op_table import OpTable
 from harness.core.registry import resolve_target
 
@@ -64,3 +65,25 @@ DIES = _failing(_die)
 LEAVES = _failing(_leave)
 HANGS = _failing(_hang)
 DESYNCS = _desync()
+
+
+def _decides_alone() -> OpTable:
+    """All rows visit expert 7 of rank 1, and a rank asks no other whether its experts overflow."""
+    reference = resolve_target("references.op_table:TABLE").ops["router"]
+
+    def router(x: torch.Tensor, gate: Any, bias: torch.Tensor, *rest: Any, numerics: Any) -> Any:
+        if dist.is_initialized():
+            Group.max = _own_answer  # type: ignore[method-assign]
+        skewed = bias.clone()
+        skewed[7] += 100.0
+        return reference(x, gate, skewed, *rest, numerics=numerics)
+
+    return OpTable({"router": router})
+
+
+def _own_answer(group: Group, part: torch.Tensor, label: str) -> torch.Tensor:
+    group.gather(part, label)
+    return part
+
+
+DECIDES_ALONE = _decides_alone()
