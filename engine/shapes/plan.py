@@ -7,18 +7,26 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from engine.cache.draft_inputs import build_draft_inputs
 from engine.cache.state import CacheGeometry, CacheState
 from engine.cache.step_inputs import build_step_inputs
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
 from engine.engram.hashing import EngramHash
 from engine.model.base import Runtime
+from engine.model.draft import Draft
 from engine.model.transformer import Transformer
 from engine.ops import BoundOps
 from engine.parallel.expert_exchange import ExpertExchange
 from engine.parallel.group import Group
 from engine.sampler import Greedy
-from engine.schedule.plan import SequenceChunk, StepPlan
+from engine.schedule.plan import (
+    AttentionPath,
+    DraftPlan,
+    DraftSequence,
+    SequenceChunk,
+    StepPlan,
+)
 from engine.shapes.inventory import TensorShape, least_step_bytes, step_bytes, tensor_shapes
 from engine.shapes.meta_ops import TABLE
 from engine.weights.checkpoint import MetaCheckpoint
@@ -121,7 +129,10 @@ def lay_out(
 
 
 class StepCounter:
-    """Runs the model's own code of one rank on meta tensors; `ops.observer` sees every call."""
+    """Runs the model's own code of one rank on meta tensors; `ops.observer` sees every call.
+
+    Draft stages take part where `weights` has them and `limits` leave rows to roll back.
+    """
 
     def __init__(
         self,
@@ -138,29 +149,65 @@ class StepCounter:
         self._group = _MetaGroup(layout.rank, layout.size)
         exchange = ExpertExchange(self._group, self._group)
         runtime = Runtime(config, self.ops, numerics, layout, self._group, exchange)
-        self._model = Transformer(runtime, weights, limits.max_model_len)
+        # A draft block may reach past the longest sequence.
+        self._model = Transformer(runtime, weights, limits.max_model_len + limits.backtrack)
         self._sampler = Greedy(runtime, layout.vocab_span(config.vocab_size))
-        self.state = CacheState(config, self._geometry, numerics, _META)
+        draft = weights.draft if limits.backtrack else None
+        self._draft = Draft(runtime, draft, self._model, self._sampler) if draft else None
+        num_stages = len(draft.blocks) if draft else 0
+        self.state = CacheState(
+            config, self._geometry, numerics, _META, num_draft_stages=num_stages
+        )
         engram = config.engram
         self._engram: EngramHash | None = None
         if engram is not None:
             token_map = np.arange(config.vocab_size, dtype=np.int64)
             self._engram = EngramHash(engram, token_map % engram.compressed_vocab_size)
 
-    def count(self, name: str, num_rows: int, start: int) -> StepCount:
-        """Launches and collectives of one step of a single sequence."""
+    def count(
+        self,
+        name: str,
+        num_rows: int,
+        start: int,
+        *,
+        path: AttentionPath = "decode",
+        padded_rows: int = 0,
+        num_logits: int = 1,
+        num_sequences: int = 1,
+    ) -> StepCount:
+        """Launches and collectives of one step.
+
+        Args:
+            num_rows: of each sequence, from position `start` on.
+            padded_rows: of the step; 0: no padding.
+            num_logits: rows of each sequence that need logits, its last ones.
+        """
         end = start + num_rows
-        pages = tuple(range(1, self._limits.pages_for(end) + 1))
-        chunk = SequenceChunk(0, start, (0,) * num_rows, (), pages, 1)
-        plan = StepPlan(0, (chunk,), num_rows, self._limits.context_bucket(end), False)
+        each = self._limits.pages_for(end)
+        chunks = tuple(
+            SequenceChunk(
+                slot=number,
+                start=start,
+                token_ids=(0,) * num_rows,
+                history=(),
+                pages=tuple(range(1, each + 1)),
+                num_logits=num_logits,
+            )
+            for number in range(num_sequences)
+        )
+        padded = padded_rows or num_rows * num_sequences
+        plan = StepPlan(0, chunks, padded, self._limits.context_bucket(end), False, path)
         self._group.start_step(0)
         before = self.ops.num_launches
         inputs = build_step_inputs(
             plan, self._geometry, frozenset(self._config.ratios) - {0}, self._engram, _META
         )
-        x = self._model.run(self._model.context(inputs, self.state))
-        local = self._model.local_logits(x[inputs.logits_rows])
-        self._sampler.stage(local)
+        step = self._model.context(inputs, self.state)
+        x = self._model.run(step)
+        if self._draft is not None:
+            self._draft.absorb(step.taps, inputs, self.state)
+        if inputs.logits_rows.numel():
+            self._sampler.stage(self._model.local_logits(x[inputs.logits_rows]))
         return StepCount(
             name=name,
             num_rows=num_rows,
@@ -168,3 +215,18 @@ class StepCounter:
             launches=self.ops.num_launches - before,
             collectives=self._group.counts.total(),
         )
+
+    def propose(self, position: int, num_sequences: int = 1) -> None:
+        """One proposal of draft blocks after `position`; nothing without draft stages."""
+        config = self._config.draft
+        if self._draft is None or config is None:
+            return
+        sequences = tuple(DraftSequence(slot, position, 0) for slot in range(num_sequences))
+        inputs = build_draft_inputs(
+            DraftPlan(0, sequences),
+            self._geometry,
+            config.block_size,
+            config.noise_token_id,
+            _META,
+        )
+        self._draft.propose(inputs, self.state)

@@ -46,20 +46,23 @@ def compile_matrix(
     spec = load_sweep_suite(matrix)
     if cp:
         spec = replace(spec, cps=parse_ints(cp, "--cp"))
-    calls = _calls(spec, checkpoint)
+    calls, unknown = _calls(spec, checkpoint)
     screen = console()
     if list_only:
         for call in calls:
             screen.print(call.label, markup=False)
         screen.print(f"{len(calls)} graphs")
+    if unknown:
+        screen.print(_of_unknown(unknown), markup=False)
+    if list_only:
         raise typer.Exit(ExitCode.PASS)
     with _store(out, backend) as store:
         code = _compile(store, calls, backend, jobs, lnc, time_limit_s)
     raise typer.Exit(code)
 
 
-def _calls(spec: SweepSpec, checkpoint: Path) -> tuple[OpCall, ...]:
-    """Distinct kernel calls of all engines of the matrix."""
+def _calls(spec: SweepSpec, checkpoint: Path) -> tuple[tuple[OpCall, ...], tuple[OpCall, ...]]:
+    """Distinct kernel calls of all engines of the matrix: known ones, and those nobody can know."""
     from engine.config.limits import resolve_limits
     from engine.config.parse import load_model_config
     from engine.shapes.calls import step_calls
@@ -70,13 +73,29 @@ def _calls(spec: SweepSpec, checkpoint: Path) -> tuple[OpCall, ...]:
     kernels = resolve_target(_KERNELS).ops
     config = load_model_config(checkpoint)
     found: dict[OpCall, None] = {}
+    unknown: dict[OpCall, None] = {}
     for settings in spec.settings(str(checkpoint)):
         resolve_op_table(settings.ops)
-        limits, numerics = resolve_limits(settings, config), resolve_numerics(settings)
-        for call in step_calls(config, limits, numerics, settings.cp):
-            if call.op in kernels:
-                found[call] = None
-    return tuple(found)
+        calls = step_calls(
+            config,
+            resolve_limits(settings, config),
+            resolve_numerics(settings),
+            settings.cp,
+            moe_capacity=settings.moe_capacity,
+            num_sequences=max(spec.all_concurrencies),
+        )
+        found.update(dict.fromkeys(call for call in calls.known if call.op in kernels))
+        unknown.update(dict.fromkeys(call for call in calls.unknown if call.op in kernels))
+    return tuple(found), tuple(unknown)
+
+
+def _of_unknown(unknown: tuple[OpCall, ...]) -> str:
+    ops = ", ".join(sorted({call.op for call in unknown}))
+    return (
+        f"not listed: {len(unknown)} calls of prompt steps ({ops}) whose rows depend on the "
+        "prompt; with moe_capacity in the matrix they have one shape. A sweep counts each graph "
+        "that it had to compile itself"
+    )
 
 
 def _compile(

@@ -37,14 +37,36 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generate("tiny-A", tmp_path_factory.mktemp("calls") / "tiny-A")
 
 
-@pytest.mark.parametrize("cp", [1, 4])
-def test_every_call_of_a_run_is_listed(checkpoint: Path, cp: int) -> None:
+_PATHS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "prefill attention": {"prefill": "attention"},
+    "slots of experts": {"moe_capacity": 12},
+    "drafts": {"speculative": "dspark"},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "cp"),
+    [
+        ("plain", 1),
+        ("plain", 4),
+        ("prefill attention", 1),
+        ("slots of experts", 4),
+        ("drafts", 1),
+    ],
+)
+def test_every_call_of_a_run_is_listed(checkpoint: Path, cp: int, path: str) -> None:
+    changes = _PATHS[path]
     settings = EngineSettings(
-        str(checkpoint), cp=cp, num_threads=1, context_buckets=(32, 64), max_model_len=96
+        str(checkpoint), cp=cp, num_threads=1, context_buckets=(32, 64), max_model_len=96, **changes
     )
     config = load_model_config(checkpoint)
-    listed = set(
-        step_calls(config, resolve_limits(settings, config), resolve_numerics(settings), cp)
+    calls = step_calls(
+        config,
+        resolve_limits(settings, config),
+        resolve_numerics(settings),
+        cp,
+        moe_capacity=settings.moe_capacity,
     )
     made: set[OpCall] = set()
 
@@ -56,23 +78,34 @@ def test_every_call_of_a_run_is_listed(checkpoint: Path, cp: int) -> None:
         assert isinstance(llm.executor, LockstepExecutor)
         llm.executor.workers[0].ops.observer = seen
         llm.generate([list(range(3, 20))], max_tokens=4)
-        llm.generate([list(range(3, 60))], max_tokens=12)
-    # How a prompt's rows fall on experts depends on the prompt: only decode rows are listed, and a
-    # rank whose experts no row met launches nothing.
+        (said,) = llm.generate([list(range(3, 60))], max_tokens=12)
+    # How a prompt's rows fall on experts depends on the prompt: without slots only decode rows are
+    # listed. A layer that overflows its slots runs again without them.
+    has_reruns = bool(settings.moe_capacity) and said.counters.get("moe_reruns", 1.0) > 0
+    is_open = not settings.moe_capacity or has_reruns
     decode_rows = range(1, config.experts_per_token + 1)
     open_calls = {
         call
         for call in made
-        if call.op in _ROUTED and call.arguments[0].shape[0] not in decode_rows
+        if is_open and call.op in _ROUTED and call.arguments[0].shape[0] not in decode_rows
     }
-    assert {call.label for call in made - open_calls - listed} == set()
+    assert {call.label for call in made - open_calls - set(calls.known)} == set()
     assert len(made - open_calls) > 30
+    assert bool(calls.unknown) is not bool(settings.moe_capacity)
+    assert {call.op for call in calls.unknown} <= set(_ROUTED)
+    if path == "prefill attention":
+        assert "prefill_attention" in {call.op for call in made & set(calls.known)}
+    if settings.moe_capacity:
+        slots = config.num_experts // cp * settings.moe_capacity
+        assert slots in {call.arguments[0].shape[0] for call in made if call.op in _ROUTED}
 
 
 def test_a_rank_s_routed_rows_are_listed_one_by_one(checkpoint: Path) -> None:
     settings = EngineSettings(str(checkpoint), cp=4, num_threads=1)
     config = load_model_config(checkpoint)
-    calls = step_calls(config, resolve_limits(settings, config), resolve_numerics(settings), 4)
+    calls = step_calls(
+        config, resolve_limits(settings, config), resolve_numerics(settings), 4
+    ).known
     grouped = {call for call in calls if call.op == "linear_fp4_grouped"}
     assert {call.arguments[0].shape[0] for call in grouped} == {1, 2}
     assert {call.arguments[2].shape for call in grouped} == {(2,)}
@@ -81,7 +114,9 @@ def test_a_rank_s_routed_rows_are_listed_one_by_one(checkpoint: Path) -> None:
 def test_a_draw_of_many_table_rows_never_lists_the_whole_table(checkpoint: Path) -> None:
     settings = EngineSettings(str(checkpoint), num_threads=1)
     config = load_model_config(checkpoint)
-    calls = step_calls(config, resolve_limits(settings, config), resolve_numerics(settings), 1)
+    calls = step_calls(
+        config, resolve_limits(settings, config), resolve_numerics(settings), 1
+    ).known
     tables = [call.arguments[0].shape[0] for call in calls if call.op == "engram_lookup"]
     assert tables
     assert all(rows in (6, 6 * 16) for rows in tables)

@@ -36,10 +36,34 @@ def test_the_list_names_every_graph(
     command, matrix: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("compile", "--matrix", matrix, "--checkpoint", checkpoint, "--list") == 0
-    *graphs, total = capsys.readouterr().out.splitlines()
+    *graphs, total, unknown = capsys.readouterr().out.splitlines()
     assert total == f"{len(graphs)} graphs"
+    assert unknown.startswith("not listed: ")
+    assert "(linear_fp4_grouped, swiglu) whose rows depend on the prompt" in unknown
     assert len(set(graphs)) == len(graphs) > 50
     assert "vocab_argmax(float32[1x512])" in graphs
+
+
+@pytest.mark.parametrize(
+    ("engine", "shown"),
+    [
+        ('prefills = ["attention"]', "prefill_attention(bfloat16[64x8x64]"),
+        # 8 experts of 12 slots.
+        ("[engine]\nmoe_capacity = 12", "linear_fp4_grouped(bfloat16[96x256]"),
+        # Rows of a verified block, and the draft stages' own projection of three taps.
+        ('[engine]\nspeculative = "dspark"', "linear_fp8(bfloat16[8x768]"),
+    ],
+)
+def test_prefill_slots_and_drafts_are_listed(
+    command, tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str],
+    engine: str, shown: str,
+) -> None:  # fmt: skip
+    matrix = tmp_path / "path.toml"
+    matrix.write_text(f"{_MATRIX}{engine}\n")
+    assert command("compile", "--matrix", matrix, "--checkpoint", checkpoint, "--list") == 0
+    printed = capsys.readouterr().out
+    assert shown in printed
+    assert ("not listed" in printed) is ("moe_capacity" not in engine)
 
 
 def test_what_failed_is_named_and_only_it_is_compiled_again(
@@ -48,10 +72,10 @@ def test_what_failed_is_named_and_only_it_is_compiled_again(
 ) -> None:  # fmt: skip
     asked = ("compile", "--matrix", matrix, "--checkpoint", checkpoint, "--backend", "interpret")
     asked = (*asked, "--jobs", 1, "--out", tmp_path)
-    monkeypatch.setattr(compile_command, "_calls", lambda *_: (_GOOD, _BAD))
+    monkeypatch.setattr(compile_command, "_calls", lambda *_: ((_GOOD, _BAD), ()))
     assert command(*asked) == 1
     assert f"FAILED {_BAD.label}: " in capsys.readouterr().out
-    monkeypatch.setattr(compile_command, "_calls", lambda *_: (_GOOD,))
+    monkeypatch.setattr(compile_command, "_calls", lambda *_: ((_GOOD,), ()))
     assert command(*asked) == 0
     printed = capsys.readouterr().out
     assert "1 graphs, 1 compiled before" in printed
