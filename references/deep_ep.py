@@ -1,32 +1,28 @@
-"""DeepEP's expert exchange over torch.distributed (gloo), or in one process (model.md §5.5).
+"""DeepEP's faces over torch.distributed (gloo), or in one process (model.md §5.5).
 
 Ranks hold equal ranges of the experts: rank r has experts [r * E / N, (r + 1) * E / N). `dispatch`
 sends each token once to every rank that holds one of its experts; `combine` returns the sum over
-ranks. Collectives are all-gathers of fixed-size buffers of bytes, so that every gloo version and
-every dtype works and every rank joins the same sequence whatever its tokens are.
+ranks. `Buffer` is the interface before 2.0 with its low-latency layout; the ring and the sessions
+of 2.1 move whole tensors. What carries the bytes is references.rank_exchange.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
+from references.legacy_buffer import Buffer
 from references.operands import refuse, require, require_float, require_ids, require_shape
+from references.rank_exchange import Event, RankExchange, local_experts, without_rows
+from references.tensor_exchange import GatherSession, PipelineRing, Shape
 
-__all__ = ["EPHandle", "ElasticBuffer", "Event"]
+__all__ = ["Buffer", "EPHandle", "ElasticBuffer", "Event"]
 
 Tokens = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A CUDA event there; work here is finished when a call returns."""
-
-    def current_stream_wait(self) -> None:
-        """Nothing to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +70,10 @@ class ElasticBuffer:
         require(min(sizes) >= 1, "ElasticBuffer", f"sizes {sizes} must be at least 1")
         self.group, self.hidden, self.num_topk = group, hidden, num_topk
         self.num_max_tokens = num_max_tokens_per_rank
-        self.rank = 0 if group is None else dist.get_rank(group)
-        self.num_ranks = 1 if group is None else dist.get_world_size(group)
+        self._exchange = RankExchange(group)
+        self.rank, self.num_ranks = self._exchange.rank, self._exchange.num_ranks
+        self._ring = PipelineRing(self._exchange)
+        self._session = GatherSession(self._exchange)
         self._storage: torch.Tensor | None = None
         self._storage_scale: torch.Tensor | None = None
 
@@ -87,6 +85,7 @@ class ElasticBuffer:
         num_experts: int,
         do_expand: bool = False,
         expert_alignment: int = 1,
+        num_max_tokens_per_rank: int | None = None,
     ) -> tuple[Tokens, torch.Tensor, torch.Tensor, EPHandle, Event]:
         """Rows for this rank's experts.
 
@@ -96,6 +95,7 @@ class ElasticBuffer:
             topk_weights: [T, num_topk] float32.
             do_expand: one row for every (token, local expert), sorted by expert, each expert's
                 rows padded with zeros to a multiple of expert_alignment.
+            num_max_tokens_per_rank: a smaller limit than the buffer's.
 
         Returns:
             recv_x, recv_topk_idx (local ids, -1 elsewhere) and recv_topk_weights, [R, num_topk]
@@ -106,9 +106,15 @@ class ElasticBuffer:
         """
         op = "dispatch"
         self._check(op, x, topk_idx, topk_weights, num_experts)
+        if num_max_tokens_per_rank is not None:
+            room = min(num_max_tokens_per_rank, self.num_max_tokens)
+            require(len(topk_idx) <= room, op, f"{len(topk_idx)} tokens, room for {room}")
         parts = x if isinstance(x, tuple) else (x,)
-        counts = self._counts(len(topk_idx))
-        gathered = [self._gather(part) for part in (*parts, topk_idx.long(), topk_weights)]
+        counts = self._exchange.counts(len(topk_idx))
+        gathered = [
+            self._exchange.gather(part, self.num_max_tokens)
+            for part in (*parts, topk_idx.long(), topk_weights)
+        ]
         ids, weights = gathered[-2], gathered[-1]
         local = num_experts // self.num_ranks
         mine = (ids >= self.rank * local) & (ids < (self.rank + 1) * local)
@@ -157,10 +163,10 @@ class ElasticBuffer:
     def engram_write(self, storage: torch.Tensor, scale: torch.Tensor | None = None) -> None:
         """Publish this rank's block of Engram rows [n, width], the same n on every rank."""
         require(storage.ndim == 2, "engram_write", f"storage has shape {tuple(storage.shape)}")
-        self._storage = self._gather_equal(storage).reshape(-1, storage.shape[1])
+        self._storage = self._exchange.gather_equal(storage).reshape(-1, storage.shape[1])
         if scale is not None:
             require(len(scale) == len(storage), "engram_write", "scale needs a row per row")
-            self._storage_scale = self._gather_equal(scale).reshape(-1, scale.shape[1])
+            self._storage_scale = self._exchange.gather_equal(scale).reshape(-1, scale.shape[1])
 
     def engram_fetch(
         self, indices: torch.Tensor
@@ -179,6 +185,56 @@ class ElasticBuffer:
         require(inside, "engram_fetch", f"indices must be within 0..{len(storage) - 1}")
         return lambda: (storage[ids], None if scale is None else scale[ids])
 
+    def pp_set_config(self, num_max_tensor_bytes: int, num_max_inflight_tensors: int) -> None:
+        """Limits of `pp_send` and `pp_recv`; see `PipelineRing.configure`."""
+        self._ring.configure(num_max_tensor_bytes, num_max_inflight_tensors)
+
+    def pp_send(self, t: torch.Tensor, dst_rank_idx: int, num_sms: int = 0) -> None:  # noqa: ARG002
+        """Send t to the rank before or after this one; see `PipelineRing.send`."""
+        self._ring.send(t, dst_rank_idx)
+
+    def pp_recv(self, t: torch.Tensor, src_rank_idx: int, num_sms: int = 0) -> None:  # noqa: ARG002
+        """Receive into t, in place; see `PipelineRing.receive`."""
+        self._ring.receive(t, src_rank_idx)
+
+    def agrs_set_config(
+        self, num_max_session_bytes: int, num_max_all_gathers_per_session: int
+    ) -> None:
+        """Limits of a session; see `GatherSession.configure`."""
+        self._session.configure(num_max_session_bytes, num_max_all_gathers_per_session)
+
+    def create_agrs_session(self) -> None:
+        """Begin an all-gather session."""
+        self._session.open()
+
+    def destroy_agrs_session(self) -> None:
+        """End it; its in-place tensors may no longer be gathered."""
+        self._session.close()
+
+    @contextmanager
+    def agrs_new_session(self, enabled: bool = True) -> Iterator[None]:
+        """A session for a block; none where not enabled."""
+        if not enabled:
+            yield
+            return
+        self.create_agrs_session()
+        try:
+            yield
+        finally:
+            self.destroy_agrs_session()
+
+    def agrs_get_inplace_tensor(
+        self, shapes: Shape | Sequence[Shape], dtype: torch.dtype
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """This rank's slot for a later `all_gather`; see `GatherSession.slots`."""
+        return self._session.slots(shapes, dtype)
+
+    def all_gather(
+        self, t: torch.Tensor | Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | tuple[torch.Tensor, ...], Callable[[], None]]:
+        """[ranks, ...] of t, or of each of several, filled by the returned hook."""
+        return self._session.gather(t)
+
     def _check(
         self,
         op: str,
@@ -190,37 +246,10 @@ class ElasticBuffer:
         data = x[0] if isinstance(x, tuple) else x
         rows = data.shape[0]
         require_shape(op, "x", data, (rows, self.hidden))
-        require_ids(op, "topk_idx", topk_idx, ndim=2)
         require_shape(op, "topk_idx", topk_idx, (rows, self.num_topk))
         require_shape(op, "topk_weights", topk_weights, (rows, self.num_topk))
         require(rows <= self.num_max_tokens, op, f"{rows} tokens, room for {self.num_max_tokens}")
-        require(
-            num_experts % self.num_ranks == 0,
-            op,
-            f"{num_experts} experts do not divide over {self.num_ranks} ranks",
-        )
-        inside = bool(((topk_idx >= -1) & (topk_idx < num_experts)).all())
-        require(inside, op, f"topk_idx must be within -1..{num_experts - 1}")
-
-    def _counts(self, rows: int) -> tuple[int, ...]:
-        return tuple(self._gather_equal(torch.tensor([rows])).flatten().tolist())
-
-    def _gather(self, part: torch.Tensor) -> torch.Tensor:
-        """[ranks, num_max_tokens, ...] of every rank's rows, padded with zero bytes."""
-        flat = part.contiguous().view(torch.uint8).reshape(part.shape[0], -1)
-        padded = flat.new_zeros(self.num_max_tokens, _row_bytes(part))
-        padded[: part.shape[0]] = flat
-        gathered = self._gather_equal(padded).view(part.dtype)
-        return gathered.reshape(self.num_ranks, self.num_max_tokens, *part.shape[1:])
-
-    def _gather_equal(self, part: torch.Tensor) -> torch.Tensor:
-        """[ranks, ...] of tensors that have one shape on every rank."""
-        if self.group is None:
-            return part.unsqueeze(0).clone()
-        as_bytes = part.contiguous().view(torch.uint8)
-        parts = [torch.empty_like(as_bytes) for _ in range(self.num_ranks)]
-        dist.all_gather(parts, as_bytes, group=self.group)
-        return torch.stack(parts).view(part.dtype)
+        local_experts(op, topk_idx, num_experts, self.num_ranks)
 
     def _expanded(
         self,
@@ -245,7 +274,8 @@ class ElasticBuffer:
         ranks, rows, slots = torch.cat(sources).unbind(1)
         absent = ranks < 0
         received = tuple(
-            _without(part[ranks.clamp(min=0), rows.clamp(min=0)], absent) for part in gathered[:-2]
+            without_rows(part[ranks.clamp(min=0), rows.clamp(min=0)], absent)
+            for part in gathered[:-2]
         )
         taken = weights[ranks.clamp(min=0), rows.clamp(min=0), slots.clamp(min=0)]
         handle = EPHandle(ranks, rows, slots, counts, num_experts, True, torch.tensor(ends))
@@ -253,29 +283,9 @@ class ElasticBuffer:
         return _unwrapped(received), chosen, taken.masked_fill(absent, 0.0), handle, Event()
 
     def _returned(self, rows: torch.Tensor, handle: EPHandle) -> torch.Tensor:
-        """Sum over ranks of what each computed for this rank's tokens, in rank order."""
-        partial = rows.new_zeros(self.num_ranks, self.num_max_tokens, rows.shape[1])
-        there = handle.source_rank >= 0
-        at = (handle.source_rank[there], handle.source_row[there])
-        partial.index_put_(at, rows[there], accumulate=True)
-        total = rows.new_zeros(self.num_max_tokens, rows.shape[1])
-        for contribution in self._gather_equal(partial):
-            total += contribution[self.rank]
-        return total[: handle.counts[self.rank]]
-
-
-def _row_bytes(part: torch.Tensor) -> int:
-    size = part.element_size()
-    for length in part.shape[1:]:
-        size *= length
-    return size
-
-
-def _without(part: torch.Tensor, absent: torch.Tensor) -> torch.Tensor:
-    """Zero bytes in the absent rows; works for fp8 too."""
-    flat = part.contiguous().view(torch.uint8).reshape(len(part), _row_bytes(part)).clone()
-    flat[absent] = 0
-    return flat.view(part.dtype).reshape(part.shape)
+        return self._exchange.summed_rows(
+            rows, handle.source_rank, handle.source_row, handle.counts, self.num_max_tokens
+        )
 
 
 def _unwrapped(received: tuple[torch.Tensor, ...]) -> Tokens:

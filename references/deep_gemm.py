@@ -13,7 +13,12 @@ import torch
 
 from references.fused_mhc import mega_mhc, tf32_hc_prenorm_gemm
 from references.mega_gate import bf16_mega_gate
-from references.mega_moe import SymmBuffer, fp8_fp4_mega_moe, get_symm_buffer_for_mega_moe
+from references.mega_moe import (
+    SymmBuffer,
+    fp8_fp4_mega_moe,
+    get_symm_buffer_for_mega_moe,
+    transform_weights_for_mega_moe,
+)
 from references.mqa_logits import (
     SparseLogitsMetadata,
     fp8_fp4_mqa_logits,
@@ -53,6 +58,7 @@ __all__ = [
     "fp8_fp4_paged_sparse_mqa_logits",
     "fp8_fp4_sparse_mqa_logits",
     "fp8_gemm_nt",
+    "get_mn_major_tma_aligned_packed_ue8m0_tensor",
     "get_mqa_logits_metadata",
     "get_paged_mqa_logits_metadata",
     "get_paged_sparse_mqa_logits_metadata",
@@ -68,6 +74,7 @@ __all__ = [
     "per_token_cast_to_fp8",
     "tf32_hc_prenorm_gemm",
     "transform_sf_into_required_layout",
+    "transform_weights_for_mega_moe",
 ]
 
 
@@ -335,4 +342,17 @@ def transform_sf_into_required_layout(
     shape: tuple[int, ...] = (-(-mn // gran_mn), -(-k // gran_k))
     require_shape(op, "sf", sf, shape if num_groups is None else (num_groups, *shape))
     scale_values(op, sf)
+    return sf.contiguous()
+
+
+def get_mn_major_tma_aligned_packed_ue8m0_tensor(sf: torch.Tensor) -> torch.Tensor:
+    """Power-of-two scales [(G,) M, K] as these functions take them: row-major, not packed.
+
+    Raises:
+        UsageError: neither float32 nor ue8m0 bytes, or a scale that ue8m0 cannot hold.
+    """
+    op = "get_mn_major_tma_aligned_packed_ue8m0_tensor"
+    values = scale_values(op, sf)
+    mantissa = torch.frexp(values).mantissa
+    require(bool((mantissa == 0.5).all()), op, "a scale is no positive power of two")
     return sf.contiguous()

@@ -10,6 +10,7 @@ from references.hc_expand import hc_expand
 from references.hc_mixes import hc_mixes
 from references.operands import require, require_float, require_multiple, require_shape
 from references.rms_norm import rms_norm
+from references.scaled_matrices import ScaledMatrix, per_token_cast
 
 __all__ = ["mega_mhc", "tf32_hc_prenorm_gemm"]
 
@@ -65,6 +66,7 @@ def mega_mhc(
     new_post: torch.Tensor,
     new_comb: torch.Tensor,
     y_bf16: torch.Tensor,
+    y_fp8: ScaledMatrix | None = None,
 ) -> None:
     """End of one sublayer and start of the next, in place.
 
@@ -72,7 +74,8 @@ def mega_mhc(
     [T, m, m] (source, destination) its coefficients. new_residual is the expanded stream,
     new_prev [T, m, 1], new_post and new_comb the coefficients made from it, and y_bf16 [T, H]
     the RMSNorm of the stream collapsed with `shifted_prev_mix` [T, m, 1] (V4.1), or with
-    new_prev where that is None (V4). hc_pre_eps is also Sinkhorn's eps.
+    new_prev where that is None (V4). hc_pre_eps is also Sinkhorn's eps. y_fp8, if given, takes y's
+    cast: e4m3 data [T, H] and float32 scales [T, H/32].
 
     Raises:
         UsageError: an output of the wrong shape, operands that do not meet.
@@ -95,6 +98,12 @@ def mega_mhc(
     weights = pre if shifted_prev_mix is None else shifted_prev_mix.squeeze(-1)
     collapsed = hc_collapse(streams, weights, numerics=FAST)
     y_bf16.copy_(rms_norm(collapsed, rmsnorm_weight, rmsnorm_eps, numerics=FAST))
+    if y_fp8 is not None:
+        data, scale = per_token_cast(op, y_bf16, "e4m3", 32, True)
+        for name, output, value in (("data", y_fp8[0], data), ("scales", y_fp8[1], scale)):
+            require_shape(op, f"y_fp8 {name}", output, tuple(value.shape))
+            require(output.dtype == value.dtype, op, f"y_fp8 {name} must be {value.dtype}")
+            output.copy_(value)
     new_residual.copy_(streams)
     new_prev.copy_(pre.unsqueeze(-1))
     new_post.copy_(post.unsqueeze(-1))

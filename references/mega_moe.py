@@ -14,7 +14,12 @@ from references.operands import refuse, require, require_shape
 from references.scaled_matrices import ScaledMatrix, matrix_values, per_token_cast
 from references.swiglu import swiglu
 
-__all__ = ["SymmBuffer", "fp8_fp4_mega_moe", "get_symm_buffer_for_mega_moe"]
+__all__ = [
+    "SymmBuffer",
+    "fp8_fp4_mega_moe",
+    "get_symm_buffer_for_mega_moe",
+    "transform_weights_for_mega_moe",
+]
 
 _OP = "fp8_fp4_mega_moe"
 
@@ -58,6 +63,23 @@ def get_symm_buffer_for_mega_moe(
         num_experts,
         ElasticBuffer(group, rows, hidden, num_topk),
     )
+
+
+def transform_weights_for_mega_moe(
+    l1: ScaledMatrix, l2: ScaledMatrix
+) -> tuple[ScaledMatrix, ScaledMatrix]:
+    """w13 and w2 as `fp8_fp4_mega_moe` takes them: unchanged, since there is no interleaving and
+    no scale transpose here (port.md R1).
+
+    Raises:
+        UsageError: shapes or scales that do not meet.
+    """
+    op = "transform_weights_for_mega_moe"
+    gate_up, down = matrix_values(op, l1, (1, 32)), matrix_values(op, l2, (1, 32))
+    experts, width, hidden = gate_up.shape
+    require(width % 2 == 0, op, f"l1 has {width} rows: gate and up are equally many")
+    require_shape(op, "l2 values", down, (experts, hidden, width // 2))
+    return l1, l2
 
 
 def fp8_fp4_mega_moe(
