@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +86,36 @@ def test_what_failed_is_named_and_only_it_is_compiled_again(
     lines = (tmp_path / "compile" / "compile.jsonl").read_text().splitlines()
     records = [json.loads(line)["payload"] for line in lines]
     assert [record["status"] for record in records] in (["OK", "FAILED"], ["FAILED", "OK"])
+
+
+@pytest.mark.slow
+def test_an_interrupted_compile_keeps_what_was_done_and_compiles_the_rest(
+    command, matrix: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("compile", "--matrix", matrix, "--checkpoint", checkpoint, "--backend", "interpret")
+    asked = (*asked, "--jobs", "2", "--out", tmp_path)
+    records = tmp_path / "compile" / "compile.jsonl"
+    code = "from harness.cli.main import main; main()"
+    child = subprocess.Popen([sys.executable, "-c", code, *map(str, asked)])
+    deadline = time.monotonic() + 100
+    while not (records.exists() and records.read_bytes().count(b"\n") >= 3):
+        assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    child.kill()
+    child.wait()
+    with records.open("ab") as file:
+        file.write(b'{"kind": "compile", "key": "half')  # what a crash may leave
+    kept = records.read_bytes().count(b"\n")
+    assert command(*asked) == 0
+    printed = capsys.readouterr().out
+    total = int(printed.split(" graphs, ")[0].rpartition("\n")[2])
+    assert 3 <= kept < total
+    assert f"{total} graphs, {kept} compiled before" in printed
+    assert f"{total - kept} graphs" in printed  # the estimate is of the rest
+    assert f"all {total} graphs are compiled (interpret)" in printed
+    bodies = [json.loads(line)["payload"] for line in records.read_text().splitlines()]
+    assert len({body["label"] for body in bodies}) == len(bodies) == total
 
 
 def test_without_a_device_it_cannot_judge(
