@@ -28,7 +28,12 @@ class Topology:
         Raises:
             UsageError: the expert group is no whole number of tensor-parallel groups.
         """
-        cp, ep = settings.cp, settings.ep or settings.cp
+        return cls.sharing(settings.cp, settings.ep)
+
+    @classmethod
+    def sharing(cls, cp: int, ep: int) -> Topology:
+        """cp ranks a batch, ep ranks that share the experts (0: the same); raises as `of`."""
+        ep = ep or cp
         if ep % cp:
             raise UsageError(
                 f"ep={ep} with cp={cp}: the expert group holds whole cp groups; leave ep out or "

@@ -19,6 +19,7 @@ __all__ = ["TensorShape", "condensed", "least_step_bytes", "step_bytes", "tensor
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
 # Tensors the layout divides over ranks; all others are replicated (model.md §9).
 _DIVIDED = re.compile(r"\.(wq_b|wo_a|wo_b|sink|w13|w2|shared_w13|shared_w2)(\.|$)")
+_EXPERTS = re.compile(r"\.moe\.(w13|w2)\.")
 _INDEXER = ".indexer."
 _VOCABULARY = ("embed", "head", "draft.markov_head")
 
@@ -61,32 +62,43 @@ def _walk(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _walk(name, getattr(value, item.name))
 
 
-def step_bytes(config: ModelConfig, shapes: list[TensorShape], num_rows: int) -> float:
-    """Bytes of weights one backbone step of so many rows reads on a rank.
+def step_bytes(
+    config: ModelConfig, shapes: list[TensorShape], num_rows: int, num_batches: int = 1
+) -> float:
+    """Bytes of weights one backbone step of so many rows a batch reads on a rank.
 
     Lookup tables count their rows; routed experts count by the expected share that uniform
-    routing visits, E(1 - (1 - k/E)^rows).
+    routing of all batches' rows visits, E(1 - (1 - k/E)^rows).
     """
-    return sum(shape.num_bytes * _share_read(config, shape, num_rows) for shape in shapes)
+    return sum(
+        shape.num_bytes * _share_read(config, shape, num_rows, num_batches) for shape in shapes
+    )
 
 
 def least_step_bytes(
-    config: ModelConfig, whole: list[TensorShape], num_rows: int, num_ranks: int
+    config: ModelConfig,
+    whole: list[TensorShape],
+    num_rows: int,
+    num_ranks: int,
+    num_batches: int = 1,
 ) -> float:
     """The same if everything the layout divides divided without remainder.
 
     Args:
         whole: the tensors of a single rank that holds the model.
+        num_ranks: that share a batch; routed experts are divided over those of all batches.
     """
     total = 0.0
     for shape in whole:
         divided = _INDEXER not in shape.name and _DIVIDED.search(shape.name) is not None
         ranks = num_ranks if divided or shape.name in _VOCABULARY else 1
-        total += shape.num_bytes * _share_read(config, shape, num_rows) / ranks
+        if _EXPERTS.search(shape.name):
+            ranks *= num_batches
+        total += shape.num_bytes * _share_read(config, shape, num_rows, num_batches) / ranks
     return total
 
 
-def _share_read(config: ModelConfig, shape: TensorShape, num_rows: int) -> float:
+def _share_read(config: ModelConfig, shape: TensorShape, num_rows: int, num_batches: int) -> float:
     if shape.name.startswith("draft."):
         return 0.0
     if shape.name == "embed":
@@ -94,9 +106,9 @@ def _share_read(config: ModelConfig, shape: TensorShape, num_rows: int) -> float
     if ".engram.table" in shape.name:
         assert config.engram is not None
         return min(1.0, num_rows * config.engram.rows_per_token / shape.shape[0])
-    if re.search(r"\.moe\.(w13|w2)\.", shape.name):
+    if _EXPERTS.search(shape.name):
         missed = 1 - config.experts_per_token / config.num_experts
-        return float(1 - missed**num_rows)
+        return float(1 - missed ** (num_rows * num_batches))
     return 1.0
 
 

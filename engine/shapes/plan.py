@@ -19,6 +19,7 @@ from engine.model.transformer import Transformer
 from engine.ops import BoundOps
 from engine.parallel.expert_exchange import ExpertExchange
 from engine.parallel.group import Group
+from engine.parallel.topology import Topology
 from engine.sampler import Greedy
 from engine.schedule.plan import (
     AttentionPath,
@@ -33,7 +34,6 @@ from engine.weights.checkpoint import MetaCheckpoint
 from engine.weights.layout import RankLayout
 from engine.weights.load import WeightLoader
 from engine.weights.tensors import ModelWeights
-from harness.core.errors import UsageError
 from harness.core.numerics import Numerics
 
 __all__ = ["LayoutReport", "StepCount", "StepCounter", "lay_out"]
@@ -94,12 +94,15 @@ def lay_out(
     """Lay out every rank, run a decode and a prefill step of rank 0 on the meta device.
 
     Raises:
-        UsageError: the ranks do not divide the heads, or ep is not the cp group.
+        UsageError: the ranks do not divide the heads, or ep is no multiple of cp.
         InputError: a slice that does not fit its tensor.
     """
-    if ep not in (0, cp):
-        raise UsageError(f"ep={ep} with cp={cp}: the expert group is the cp group; give ep={cp}")
-    layouts = [RankLayout(config, numerics, rank, cp) for rank in range(cp)]
+    topology = Topology.sharing(cp, ep)
+    num_batches = topology.num_batches
+    layouts = [
+        RankLayout(config, numerics, rank % cp, cp, topology.batch_of(rank), num_batches)
+        for rank in range(topology.num_ranks)
+    ]
     shapes, weights = [], None
     for layout in layouts:
         loaded = WeightLoader(MetaCheckpoint(), layout).load()
@@ -110,15 +113,15 @@ def lay_out(
     whole = tensor_shapes(WeightLoader(MetaCheckpoint(), single).load())
     counter = StepCounter(config, limits, numerics, layouts[0], weights)
     return LayoutReport(
-        num_ranks=cp,
+        num_ranks=topology.num_ranks,
         numerics=numerics.name,
         tensors=shapes[0],
         resident_bytes=[sum(shape.num_bytes for shape in rank) for rank in shapes],
         engram_table_bytes=sum(
             shape.num_bytes for shape in shapes[0] if ".engram.table" in shape.name
         ),
-        step_bytes=max(step_bytes(config, rank, 1) for rank in shapes),
-        least_step_bytes=least_step_bytes(config, whole, 1, cp),
+        step_bytes=max(step_bytes(config, rank, 1, num_batches) for rank in shapes),
+        least_step_bytes=least_step_bytes(config, whole, 1, cp, num_batches),
         cache_bytes=counter.state.num_bytes,
         collectives_per_layer=layouts[0].collectives_per_layer,
         steps=[
@@ -146,8 +149,10 @@ class StepCounter:
         self._limits = limits
         self._geometry = CacheGeometry.of(config, limits)
         self.ops = BoundOps(TABLE, numerics)
-        self._group = _MetaGroup(layout.rank, layout.size)
-        exchange = ExpertExchange(self._group, self._group)
+        self._group = self._experts = _MetaGroup(layout.rank, layout.size)
+        if layout.num_batches > 1:
+            self._experts = _MetaGroup(layout.expert_rank, layout.num_expert_ranks)
+        exchange = ExpertExchange(self._group, self._experts)
         runtime = Runtime(config, self.ops, numerics, layout, self._group, exchange)
         # A draft block may reach past the longest sequence.
         self._model = Transformer(runtime, weights, limits.max_model_len + limits.backtrack)
@@ -198,6 +203,7 @@ class StepCounter:
         padded = padded_rows or num_rows * num_sequences
         plan = StepPlan(0, chunks, padded, self._limits.context_bucket(end), False, path)
         self._group.start_step(0)
+        self._experts.start_step(0)
         before = self.ops.num_launches
         inputs = build_step_inputs(
             plan, self._geometry, frozenset(self._config.ratios) - {0}, self._engram, _META
@@ -213,7 +219,7 @@ class StepCounter:
             num_rows=num_rows,
             context=plan.context,
             launches=self.ops.num_launches - before,
-            collectives=self._group.counts.total(),
+            collectives=self._num_collectives(),
         )
 
     def propose(self, position: int, num_sequences: int = 1) -> None:
@@ -230,3 +236,8 @@ class StepCounter:
             _META,
         )
         self._draft.propose(inputs, self.state)
+
+    def _num_collectives(self) -> int:
+        if self._experts is self._group:
+            return self._group.counts.total()
+        return self._group.counts.total() + self._experts.counts.total()

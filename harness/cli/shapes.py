@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from harness.cli.engine_options import Cp, Ep
 from harness.core.engine_face import EngineSettings
 from harness.core.numerics import numerics_named
 
@@ -27,8 +28,8 @@ def register(app: typer.Typer) -> None:
 
 def shapes(
     config: Annotated[Path, typer.Option(help="config.json, nested or flat.")],
-    cp: Annotated[int, typer.Option(help="Ranks the attention heads are sharded over.")] = 1,
-    ep: Annotated[int, typer.Option(help="Ranks of the expert group; 0: the same.")] = 0,
+    cp: Cp = 1,
+    ep: Ep = 0,
     numerics: Annotated[str, typer.Option(help="Decides where sums are exchanged.")] = "trn2",
     max_model_len: Annotated[int, typer.Option(help="Context to lay out; 0: default.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Every tensor, as JSON.")] = False,

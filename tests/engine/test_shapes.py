@@ -17,16 +17,19 @@ from harness.core.ops import OP_SHEET
 from tests.engine.oracle import settings
 
 
-def _report(cp: int, numerics: str) -> Any:
-    chosen = settings("steady_mtp", cp=cp, numerics=numerics)
+def _report(cp: int, numerics: str, ep: int = 0) -> Any:
+    chosen = settings("steady_mtp", cp=cp, ep=ep, numerics=numerics)
     config = load_model_config(chosen.checkpoint)
-    return lay_out(config, resolve_limits(chosen, config), numerics_named(numerics), cp, 0)
+    return lay_out(config, resolve_limits(chosen, config), numerics_named(numerics), cp, ep)
 
 
-@pytest.mark.parametrize(("cp", "numerics"), [(1, "exact"), (2, "fast"), (4, "quantised")])
-def test_launches_and_collectives_are_those_of_a_real_step(cp: int, numerics: str) -> None:
-    decode, prefill = _report(cp, numerics).steps
-    with LLM.in_one_process(settings("steady_mtp", cp=cp, numerics=numerics)) as llm:
+@pytest.mark.parametrize(
+    ("cp", "ep", "numerics"),
+    [(1, 0, "exact"), (2, 0, "fast"), (4, 4, "quantised"), (1, 2, "exact"), (2, 4, "fast")],
+)
+def test_launches_and_collectives_are_those_of_a_real_step(cp: int, ep: int, numerics: str) -> None:
+    decode, prefill = _report(cp, numerics, ep).steps
+    with LLM.in_one_process(settings("steady_mtp", cp=cp, ep=ep, numerics=numerics)) as llm:
         (one,) = llm.generate([[5, 6, 7]], max_tokens=2)
         (first,) = llm.generate([[5, 6, 7]], max_tokens=1)
     assert (decode.launches, decode.collectives) == (
@@ -49,6 +52,22 @@ def test_tensors_of_a_rank_are_those_a_real_rank_holds() -> None:
     assert len(loaded) > 200
     for shape in loaded:
         assert laid_out[shape.name] == shape
+
+
+def test_batches_of_their_own_divide_the_routed_experts_alone() -> None:
+    whole, ranks = _report(1, "fast"), _report(1, "fast", ep=4)
+    by_name = {shape.name: shape for shape in whole.tensors}
+    divided = {
+        shape.name: by_name[shape.name].num_bytes / shape.num_bytes
+        for shape in ranks.tensors
+        if shape.num_bytes != by_name[shape.name].num_bytes
+    }
+    assert set(divided.values()) == {4.0}
+    assert all(".moe.w" in name for name in divided)
+    assert ranks.num_ranks == 4
+    assert ranks.collectives_per_layer == 2
+    # Four rows of four batches visit more experts than one row does.
+    assert ranks.least_step_bytes == pytest.approx(ranks.step_bytes)
 
 
 def test_every_op_of_the_sheet_has_a_shape_rule() -> None:
