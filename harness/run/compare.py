@@ -19,7 +19,9 @@ __all__ = ["NO_BUDGET", "compare_exact", "compare_within_budget"]
 
 # What stands for "an error where none is allowed": JSON knows no infinity.
 NO_BUDGET = 1e300
-_CHUNK = 1 << 18  # elements; three fp64 chunks fit into a core's L2/L3 share
+# Elements; the fp64 chunks of a fold stay in a core's cache, and the allocator keeps their memory
+# (at twice the size every temporary is mapped anew: 0.94 s of CPU for 10^7 elements, not 0.3).
+_CHUNK = 1 << 16
 
 
 @dataclass(slots=True)
@@ -76,9 +78,9 @@ class _Totals:
 
     def add_relative(self, error: torch.Tensor, golden: torch.Tensor) -> None:
         """Largest error over |golden| where golden is not 0."""
-        relative = error / golden.abs()
-        largest = torch.where(golden == 0, 0.0, relative).max()
-        self.max_relative = max(self.max_relative, float(largest))
+        size = golden.abs()
+        size.masked_fill_(size == 0, torch.inf)
+        self.max_relative = max(self.max_relative, float(torch.div(error, size, out=size).max()))
 
     @property
     def below_share(self) -> float | None:
