@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["AXIS_TITLES", "NUMERIC_AXES", "SWEEP_AXES", "point_name", "telling_axes"]
 
 # In the order of a table's columns.
-SWEEP_AXES = ("input_len", "output_len", "cp", "ep", "concurrency", "numerics", "ops")
+SWEEP_AXES = ("input_len", "output_len", "cp", "ep", "concurrency", "numerics", "ops", "prefill")
 NUMERIC_AXES = ("input_len", "output_len", "cp", "ep", "concurrency")
 AXIS_TITLES = {axis: axis for axis in SWEEP_AXES} | {"input_len": "input", "output_len": "output"}
 

@@ -108,6 +108,7 @@ def _sweep(payload: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {axis: config.get(axis) for axis in SWEEP_AXES}
     row["ops"] = _ops_name(config.get("ops"))
     row["ep"] = config.get("ep") or config.get("cp")  # 0 means the same as cp
+    row["prefill"] = config.get("prefill") or "as-decode"  # absent where it is the default
     row |= {
         "config": config,
         "status": payload["status"],
@@ -126,6 +127,7 @@ def _sweep(payload: Mapping[str, Any]) -> dict[str, Any]:
         "client_cpu_share": _largest(payload["requests"], "client_cpu_share"),
         "doubts": _doubts(payload.get("facts") or {}),
         "padding_share": _largest(payload["requests"], "padding_share"),
+        "prefill_launches": (payload.get("counters") or {}).get("prefill_launches"),
         "output_tokens_per_s": _output_tokens_per_s(payload["requests"])
         if samples.ttft_ms
         else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,7 @@ from harness.cli.engine_options import (
 from harness.cli.finite_logits import require_finite
 from harness.cli.op_choice import with_ops
 from harness.cli.session import parse_ints
-from harness.core.engine_face import EngineSettings, Generation
+from harness.core.engine_face import EngineSettings, Generation, step_rows
 from harness.core.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +56,13 @@ def generate(
     moe_capacity: MoeCapacity = 0,
     speculative: Annotated[str, typer.Option(help="'dspark' drafts and verifies.")] = "",
     confidence_threshold: Annotated[float, typer.Option(help="Cuts drafts; 0: none.")] = 0.0,
+    temperature: Annotated[float, typer.Option(help="0: greedy, lowest id on ties.")] = 0.0,
+    top_p: Annotated[float, typer.Option("--top-p", "--top_p", help="Mass that is kept.")] = 1.0,
+    top_k: Annotated[int, typer.Option("--top-k", "--top_k", help="Kept; 0: all.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the draws; the same seed says the same.")] = 0,
+    logprobs: Annotated[
+        int, typer.Option(help="Alternatives shown with each token's log-probability; -1: none.")
+    ] = -1,
     device: Device = "cpu",
     ops: OpsWord = "",
     allow_fallback: AllowFallback = None,
@@ -63,11 +71,13 @@ def generate(
     ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Generate greedily and print the text, or everything about it as JSON."""
+    """Generate, greedily unless --temperature says otherwise; print the text, or all as JSON."""
     from engine import LLM
     from engine.environment import with_environment
+    from engine.schedule.distribution import SamplingRule
     from harness.run.fallbacks import fallback_failure
 
+    rule = SamplingRule(temperature, top_k=top_k, top_p=top_p, seed=seed)
     asked = EngineSettings(
         str(checkpoint),
         cp=cp,
@@ -88,10 +98,18 @@ def generate(
     tokenizer = _tokenizer(checkpoint)
     token_ids = _prompt_ids(ids, prompt, tokenizer, checkpoint)
     with LLM(settings) as llm:
-        (one,) = llm.generate([token_ids], max_tokens=max_tokens, ignore_eos=ignore_eos)
+        (one,) = llm.generate(
+            [token_ids],
+            max_tokens=max_tokens,
+            ignore_eos=ignore_eos,
+            want_logits=logprobs >= 0,
+            sampling=rule,
+        )
     require_finite(one.counters.get("nonfinite_position"), checkpoint)
     text = tokenizer.decode(list(one.token_ids)) if tokenizer else None
     facts = _facts(one, text)
+    if logprobs >= 0:
+        facts["logprobs"] = _logprobs(one, logprobs)
     typer.echo(json.dumps(facts) if as_json else _readable(facts))
     failure = fallback_failure(one.counters, settings.allowed_fallbacks)
     if failure:
@@ -139,11 +157,32 @@ def _facts(one: Generation, text: str | None) -> dict[str, Any]:
         "ttft_ms": (first - one.t_send_ns) / 1e6,
         "tpot_ms": (last - first) / 1e6 / (count - 1) if count > 1 else None,
         "acceptance": one.counters.get("mean_acceptance_length"),
+        "acceptance_by_place": _acceptance_by_place(one),
         "num_prefill_steps": one.num_prefill_steps,
         "bucket": one.bucket,
         "padding_share": one.padding_share,
+        "steps": step_rows(one.steps),
         "counters": dict(one.counters),
     }
+
+
+def _acceptance_by_place(one: Generation) -> list[float] | None:
+    """Share of verified blocks in which the draft at each place was accepted; null: no drafts."""
+    blocks = one.counters.get("num_drafts")
+    if not blocks:
+        return None
+    names = [name for name in one.counters if name.startswith("accepted_at_")]
+    return [one.counters[name] / blocks for name in names]
+
+
+def _logprobs(one: Generation, num_top: int) -> list[dict[str, Any]]:
+    """Natural log-probability of each token under the model itself, and the best alternatives."""
+    from engine.serve.logprobs import LogprobRecorder
+
+    assert one.logits is not None
+    recorder = LogprobRecorder(num_top)
+    recorder.take(one.logits)
+    return [dataclasses.asdict(entry) for entry in recorder.follow(one.token_ids)]
 
 
 def _readable(facts: dict[str, Any]) -> str:
@@ -151,6 +190,15 @@ def _readable(facts: dict[str, Any]) -> str:
     tpot = "-" if tpot_ms is None else f"{tpot_ms:.1f} ms"
     ids = ",".join(map(str, facts["token_ids"]))
     text = facts["text"] if facts["text"] is not None else "(no tokenizer.json)"
+    lines = [
+        f"  {entry['token_id']}: {entry['logprob']:.4f}"
+        + "".join(f"  {token} {logprob:.4f}" for token, logprob in entry["top"])
+        for entry in facts.get("logprobs", ())
+    ]
+    return "\n".join((_summary(text, ids, facts, tpot), *lines))
+
+
+def _summary(text: str, ids: str, facts: dict[str, Any], tpot: str) -> str:
     return (
         f"{text}\nids  {ids}\nTTFT {facts['ttft_ms']:.1f} ms, TPOT {tpot}, {facts['finish_reason']}"
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.core.errors import UsageError
 from harness.core.numerics import numerics_named
@@ -22,6 +23,7 @@ __all__ = [
     "EngineSettings",
     "Generation",
     "StepShape",
+    "step_rows",
 ]
 
 REFERENCE_OPS = ("references.op_table:TABLE",)
@@ -150,6 +152,11 @@ class StepShape:
     path: str
 
 
+def step_rows(steps: Sequence[StepShape]) -> list[dict[str, Any]]:
+    """Steps as records keep them: equal ones in a row once, with their number."""
+    return [{"count": len(list(run)), **asdict(shape)} for shape, run in groupby(steps)]
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One finished request with raw time stamps of one monotonic clock.
@@ -167,7 +174,8 @@ class Generation:
             also "fallbacks", and "fallback <op>" for each op that ran on the CPU.
             Of the whole request: "prefill_launches", ops called in the steps until its first
             token; under a capacity "moe_overflows", experts given more rows on the fullest rank,
-            added over layers, and "moe_dense_reruns", layers whose experts ran again; "num_preemptions" where there were any; what drafts came to.
+            added over layers, and "moe_dense_reruns", layers whose experts ran again;
+            "num_preemptions" where there were any; what drafts came to.
         steps: shape of every step the request took part in.
     """
 

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from harness.core.engine_face import EngineFace, EngineFactory, Generation
+from harness.core.engine_face import EngineFace, EngineFactory, Generation, step_rows
 from harness.core.errors import RankError, UsageError
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.sweep_spec import PlannedPoint, SweepSpec
@@ -134,5 +134,6 @@ def _request_record(spec: SweepSpec, point: PlannedPoint, generation: Generation
         "num_prefill_steps": generation.num_prefill_steps,
         # Tokens of one step share its stamp.
         "num_decode_steps": max(0, len(set(generation.token_ns)) - 1),
+        "steps": step_rows(generation.steps),
         "counters": dict(generation.counters),
     }

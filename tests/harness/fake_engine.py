@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.core.engine_face import EngineSettings, Generation
+from harness.core.engine_face import EngineSettings, Generation, StepShape
 from harness.core.errors import RankError, UsageError
 from harness.run.clock import ManualClock
 
@@ -70,6 +70,7 @@ class FakeEngine:
             bucket=16,
             padding_share=0.5,
             counters=dict(self.world.counters),
+            steps=(StepShape(len(prompt), 16, 64, "decode"), *[StepShape(1, 1, 64, "decode")] * 2),
         )
 
     def score(self, ids: Sequence[int]) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +95,70 @@ def test_generate_says_what_it_did_as_json(capsys: pytest.CaptureFixture[str]) -
     assert facts["ttft_ms"] > 0
     assert facts["tpot_ms"] > 0
     assert facts["text"] is None
+
+
+def _generated(capsys: pytest.CaptureFixture[str], *options: object) -> dict[str, Any]:
+    code = _run(
+        "generate", "--model_name", _CHECKPOINT, "--ids", "3,5,7,9", "--numerics", "exact",
+        "--max_tokens", 6, "--ignore-eos", "--json", *options,
+    )  # fmt: skip
+    assert code == 0
+    facts: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return facts
+
+
+def test_generate_samples_by_its_seed_and_tells_log_probabilities(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sampled = ("--temperature", 1.5, "--top-p", 0.95, "--top_k", 20, "--seed", 4)
+    greedy = _generated(capsys, "--logprobs", 2)
+    one = _generated(capsys, *sampled, "--logprobs", 2)
+    again = _generated(capsys, *sampled, "--prefill", "attention")
+    assert one["token_ids"] == again["token_ids"] != greedy["token_ids"]
+    assert "logprobs" not in again
+    for token, entry in zip(greedy["token_ids"], greedy["logprobs"], strict=True):
+        assert entry["token_id"] == token == entry["top"][0][0]
+        assert entry["logprob"] == entry["top"][0][1] > entry["top"][1][1]
+    assert all(entry["logprob"] < 0 for entry in one["logprobs"])
+
+
+def test_generate_tells_the_acceptance_of_drafts_by_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    facts = _generated(capsys, "--speculative", "dspark", "--temperature", 0.5)
+    shares = facts["acceptance_by_place"]
+    # Six tokens leave room for four drafts at most: one token comes before, one with them.
+    assert len(shares) == 4
+    assert shares == sorted(shares, reverse=True)
+    assert all(0 <= share <= 1 for share in shares)
+    assert 1 + sum(shares) == pytest.approx(facts["acceptance"])
+    assert _generated(capsys)["acceptance_by_place"] is None
+
+
+def test_generate_tells_the_shape_of_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = _generated(capsys, "--prefill", "attention")
+    assert facts["steps"] == [
+        {"count": 1, "num_rows": 4, "padded_rows": 16, "context": 64, "path": "prefill"},
+        {"count": 5, "num_rows": 1, "padded_rows": 1, "context": 64, "path": "decode"},
+    ]
+    assert facts["counters"]["prefill_launches"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--temperature", "-1"), "temperature=-1.0: it is finite and at least 0"),
+        (("--top-p", "0"), "top_p=0.0"),
+        (("--top-k", "-2"), "top_k=-2"),
+        (("--prefill", "flash"), "choose 'as-decode' or 'attention'"),
+    ],
+)
+def test_generate_refuses_sampling_that_means_nothing(
+    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = _run("generate", "--checkpoint", _CHECKPOINT, "--ids", "5", *options)
+    assert code == ExitCode.USAGE
+    assert message in capsys.readouterr().err
 
 
 def test_generate_needs_one_prompt(capsys: pytest.CaptureFixture[str]) -> None:

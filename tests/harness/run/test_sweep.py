@@ -55,6 +55,15 @@ def test_lengths_are_interleaved_in_a_seeded_order_after_the_warm_ups():
     assert [point.key for point in swept(FakeWorld())] == [point.key for point in points]
 
 
+def test_every_request_keeps_the_shape_of_its_steps():
+    (point,) = swept(FakeWorld(), SweepSpec("one", (4,), output_len=3, num_repeats=2))
+    for request in point.requests:
+        assert request["steps"] == [
+            {"count": 1, "num_rows": 4, "padded_rows": 16, "context": 64, "path": "decode"},
+            {"count": 2, "num_rows": 1, "padded_rows": 1, "context": 64, "path": "decode"},
+        ]
+
+
 def test_every_request_has_its_own_prompt():
     seeds = {prompt_seed(3, 16, repeat, slot) for repeat in range(-2, 4) for slot in range(4)}
     assert len(seeds) == 24
