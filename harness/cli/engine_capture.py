@@ -28,7 +28,8 @@ def capture_prompt(
     """Score `ids` and keep what every rank computed on their rows.
 
     Args:
-        engine: its ranks run in this process (cp=1, or `LLM.in_one_process`).
+        engine: its ranks run in this process (one rank, or `LLM.in_one_process`). Of several
+            batches the first is heard: it is where a lone prompt goes.
         forced: streams by layer that replace the engine's own after each layer.
         swapped: ops that are called on the engine's arguments beside its own; their outputs are
             kept, and the engine goes on with its own.
@@ -50,7 +51,7 @@ def capture_prompt(
 def _workers(engine: LLM) -> list[Worker]:
     executor = engine.executor
     if isinstance(executor, LockstepExecutor):
-        return executor.workers
+        return executor.workers[: engine.topology.cp]
     if isinstance(executor, SoloExecutor):
         return [executor.worker]
     raise UsageError("ranks in other processes cannot be observed; run them in lockstep")

@@ -72,6 +72,27 @@ def test_sixty_four_ranks_of_one_head_equal_one_rank(tiny_d: Path, numerics: str
     assert many.counters["collectives_per_layer"] == (2 if numerics == "exact" else 3)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("numerics", ["exact", "quantised"])
+def test_sixty_four_batches_over_one_expert_group_equal_one_rank(
+    tiny_d: Path, numerics: str
+) -> None:
+    source = np.random.default_rng(65)
+    prompts = [source.integers(3, 500, length).tolist() for length in (3, 1, 2)]
+    common = {"numerics": numerics, "num_threads": 1, "token_bucket": 2}
+    with LLM(EngineSettings(str(tiny_d), **common)) as llm:  # type: ignore[arg-type]
+        expected = llm.generate(prompts, max_tokens=2, want_logits=True)
+    chosen = EngineSettings(str(tiny_d), ep=64, moe_capacity=1, **common)  # type: ignore[arg-type]
+    with LLM.in_one_process(chosen) as llm:
+        found = llm.generate(prompts, max_tokens=2, want_logits=True)
+    for one, other in zip(found, expected, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logits is not None
+        assert other.logits is not None
+        assert np.abs(one.logits - other.logits).max() <= 1e-9
+        assert one.counters["collectives_per_layer"] == 2
+
+
 def test_lockstep_sums_in_rank_order() -> None:
     parts = [1e16, 1.0, -1e16, 1.0]
     lockstep = Lockstep(4)
