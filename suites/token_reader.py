@@ -11,13 +11,15 @@ from harness.core.engine_face import EngineSettings
 from harness.core.errors import VacuousError
 from harness.core.suggest import near_names
 from harness.core.token_suite import NearTieLimits, Prompt, TokenPair, TokenSuite
+from suites.token_grid import grid_pairs
 from suites.toml_file import Table, read_toml
 
 __all__ = ["read_token_suite", "settings_fields"]
 
 _LISTS = {"ops": str, "context_buckets": int, "allowed_fallbacks": str}
 _TEXTS = ("numerics", "device", "speculative", "prefill")
-_NUMBERS = ("time_limit_s",)
+_NUMBERS = ("time_limit_s", "confidence_threshold")
+_SWITCHES = ("enforce_eager",)
 
 
 def read_token_suite(path: Path) -> TokenSuite:
@@ -34,9 +36,13 @@ def read_token_suite(path: Path) -> TokenSuite:
     settings = _settings(top.table("settings"))
     prompts = tuple(_prompt(table) for table in top.tables("prompts"))
     pairs = tuple(_pair(table, settings) for table in top.tables("pairs"))
+    for table in top.tables("grids"):
+        pairs += grid_pairs(table, settings)
     top.close()
     if not prompts or not pairs:
-        raise VacuousError(f"{path}: the suite is empty; it needs [[prompts]] and [[pairs]]")
+        raise VacuousError(
+            f"{path}: the suite is empty; it needs [[prompts]] and [[pairs]] or [[grids]]"
+        )
     return top.build(
         "pairs", lambda: TokenSuite(path.stem, variant, prompts, pairs, limits, description)
     )
@@ -58,6 +64,8 @@ def settings_fields(table: Table) -> dict[str, Any]:
             fields[item.name] = table.one(item.name, str)
         elif item.name in _NUMBERS:
             fields[item.name] = table.one(item.name, float)
+        elif item.name in _SWITCHES:
+            fields[item.name] = table.one(item.name, bool)
         else:
             fields[item.name] = table.one(item.name, int)
     table.close()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.run.golden_cache import GoldenCache
     from harness.run.store import RunStore
 
-__all__ = ["match_tokens", "register"]
+__all__ = ["boundary_prompts", "match_tokens", "register"]
 
 # model.md §9: what two settings of one mode may differ by when cp differs.
 _CP_LOGIT_BOUND = 1e-9
@@ -54,6 +54,10 @@ def tokens(
     ids: Annotated[str, typer.Option(help="Judge this prompt instead, e.g. 3,5,7.")] = "",
     prompt_len: Annotated[int, typer.Option(help="Judge a drawn prompt of this length.")] = 0,
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate for it.")] = 16,
+    boundaries: Annotated[
+        bool,
+        typer.Option("--boundaries", help="Judge prompts at every border of model and engine."),
+    ] = False,
     goldens: Annotated[
         Path | None, typer.Option(help="Keep what oracles say there, and do not run them again.")
     ] = None,
@@ -78,9 +82,13 @@ def tokens(
     compared = _setting_pairs(cp, ep, moe_capacity, prefill)
     chosen = _narrowed(load_token_suite(suite), pair or [], compared)
     chosen = _with_prompt(chosen, ids, prompt_len, max_tokens)
+    if boundaries and (ids or prompt_len):
+        raise UsageError("--boundaries and --ids or --prompt-len are two sets of prompts; give one")
     screen = console()
     with recording(out, run, backend=backend) as store:
         directory = checkpoint_directory(chosen.checkpoint_variant, checkpoint)
+        if boundaries:
+            chosen = replace(chosen, prompts=boundary_prompts(chosen, directory, max_tokens))
         cache = _golden_cache(goldens, directory, renew=renew_goldens)
         code = run_stage(
             store,
@@ -138,6 +146,35 @@ def match_tokens(
                 f"  {one.match.status.value:<9} {one.pair.name}: {quote(one.match)}", markup=False
             )
     return worst_exit_code(codes)
+
+
+def boundary_prompts(suite: TokenSuite, checkpoint: Path, max_tokens: int) -> tuple[Prompt, ...]:
+    """Drawn prompts at every border that a setting of the suite has on this checkpoint.
+
+    Raises:
+        UsageError: a setting's limits do not fit the checkpoint.
+    """
+    from engine.config.boundaries import boundary_lengths
+    from engine.config.limits import resolve_limits
+    from engine.config.parse import load_model_config
+
+    config = load_model_config(checkpoint)
+    limits = [resolve_limits(settings, config) for settings in suite.settings]
+    room = min(one.max_model_len for one in limits) - max_tokens
+    found: dict[int, list[str]] = {}
+    for one in limits:
+        for length, name in boundary_lengths(config, one, max_tokens).items():
+            if length <= room:  # every setting takes every prompt
+                found.setdefault(length, []).extend(name.split(" "))
+    return tuple(
+        Prompt(
+            f"{length}: {', '.join(dict.fromkeys(found[length]))}",
+            max_tokens,
+            length=length,
+            seed=length,
+        )
+        for length in sorted(found)
+    )
 
 
 def _narrowed(suite: TokenSuite, names: list[str], compared: tuple[TokenPair, ...]) -> TokenSuite:

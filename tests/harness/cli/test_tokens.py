@@ -148,3 +148,46 @@ def test_the_shipped_strict_suites_match(command, checkpoint, tmp_path, capsys, 
     printed = capsys.readouterr().out
     assert code == 0, printed
     assert printed.count("MATCH") == 21
+
+
+@pytest.mark.slow
+def test_prompts_at_every_border_are_judged(command, checkpoint, tmp_path):
+    suite = tmp_path / "borders.toml"
+    suite.write_text(_BORDERS)
+    asked = ("tokens", "--suite", suite, "--checkpoint", checkpoint, "--out", tmp_path / "runs")
+    assert command(*asked, "--boundaries", "--max-tokens", 2) == 0
+    records = read_ledger(only_run(tmp_path / "runs") / "tokens.jsonl").records
+    names = {record.payload["prompt_length"]: record.payload["prompt"] for record in records}
+    # Window, bucket and candidates of 16, pages of 8, ratio 2, contexts of 24 and 32.
+    assert list(names) == [1, 2, 3, 7, 8, 9, 15, 16, 17, 23, 24, 25, 30]
+    assert names[17] == "17: window+1, bucket+1, candidates+1"
+    assert names[30] == "30: longest"
+    assert {record.payload["status"] for record in records} == {"MATCH"}
+
+
+def test_boundaries_and_a_prompt_of_ones_own_exclude_each_other(command, token_suite, tmp_path):
+    asked = ("tokens", "--suite", token_suite, "--out", tmp_path / "runs")
+    assert command(*asked, "--boundaries", "--ids", "3,5") == 2
+    assert not (tmp_path / "runs").exists()
+
+
+_BORDERS = """checkpoint = "tiny-A"
+[[prompts]]
+name = "not judged"
+length = 3
+max_tokens = 1
+[settings.one]
+numerics = "quantised"
+num_threads = 1
+context_buckets = [32]
+[settings.buckets]
+numerics = "quantised"
+num_threads = 1
+context_buckets = [24, 32]
+[[pairs]]
+name = "buckets"
+candidate = "buckets"
+oracle = "one"
+judge = "equal"
+logit_bound = 0.0
+"""
