@@ -59,7 +59,7 @@ def grid_pairs(table: Table, settings: Mapping[str, EngineSettings]) -> tuple[To
                 continue
             label = " ".join([name, *_differences(oracle, candidate)])
             label += f" batch={batch}" if batch > 1 else ""
-            own = {"name": label, "candidate": candidate, "batch": batch}
+            own: dict[str, Any] = {"name": label, "candidate": candidate, "batch": batch}
             pairs.append(table.build("", partial(TokenPair, **own, **common)))
     return tuple(pairs)
 

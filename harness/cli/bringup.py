@@ -157,7 +157,8 @@ def stages_of(plan: BringupPlan) -> tuple[Stage, ...]:
 
     _make(plan.work)
     backend = ("--backend", plan.backend, "--out", str(plan.work / "runs"))
-    tier = ("--tier", "device")
+    # A case's first run on a device compiles: minutes, where the interpreter takes seconds.
+    tier = ("--tier", "device", "--time-limit-s", str(plan.time_limit_s))
     every = tuple(part for name in _all_suites() for part in ("--suite", name))
     stages = [
         Stage("doctor", "the host", (("doctor", "--checkpoint", str(plan.checkpoint)),)),

@@ -23,6 +23,14 @@ def test_stages_lead_from_one_op_to_the_real_checkpoint(checkpoint: Path, tmp_pa
     ]  # fmt: skip
 
 
+def test_ops_get_the_time_that_a_compile_takes(checkpoint: Path, tmp_path: Path) -> None:
+    plan = BringupPlan(checkpoint, tmp_path / "w", 1, 0, "device", time_limit_s=1234.0)
+    stages = {stage.name: stage.commands[0] for stage in stages_of(plan)}
+    for name in ("one-op", "all-ops"):
+        words = stages[name]
+        assert words[words.index("--time-limit-s") + 1] == "1234.0"
+
+
 def test_many_ranks_need_a_checkpoint_with_as_many_heads(checkpoint: Path, tmp_path: Path) -> None:
     stages = {stage.name: stage for stage in stages_of(_plan(checkpoint, tmp_path / "w", cp=64))}
     assert stages["ranks-64"].commands[0][2] == "tiny-D"
