@@ -22,7 +22,7 @@ from tests.engine.oracle import all_ids, settings
 NUM_TOKENS = 3
 BOUNDS = {"exact": 1e-9, "quantised": 0.0}
 PATHS: dict[str, dict[str, Any]] = {
-    "chunks-of-7": {"max_num_batched_tokens": 7},
+    "chunks-of-13": {"max_num_batched_tokens": 13},
     "buckets": {"token_bucket": 32, "context_buckets": (32, 80, 128), "page_size": 4},
     "prefill-attention": {"prefill": "attention"},
     "prefill-chunks-of-24": {"prefill": "attention", "max_num_batched_tokens": 24},
