@@ -8,8 +8,19 @@ positions int32 [T, k] (int64 after the host), padded with -1.
 Accumulation: none; scores are compared as fp32. Positions pass fp32, exact below 2^24.
 Expected error: none. Of equal scores the lower position is taken; -inf is never chosen.
 
-Tiling (LNC=2: each core takes half of the tokens):
-    for 128 tokens at a time, one a partition:
+Tiling (LNC=2: each core takes half of the tokens). Two ways; the host takes the one with fewer
+VectorE cycles, so decode, and any k of hundreds, go across the partitions (`spreads_rows`):
+
+  rows across the partitions, 8 tokens at a time                          (topk_bisection.py)
+        scores [P, 8, F], entry p * F + f of a row on partition p; hidden ones below every score
+        the k-th largest by its bits, 33 steps: VectorE compares and counts, a matmul with ones
+        adds up the partitions and hands each the sum
+        chosen = above it, and the first of its equals: a scan numbers them within a partition, a
+        matmul with ones before the diagonal gives those of the partitions before
+        DMA to one partition a token; GpSimd nonzero_with_count lists the chosen, padded with -1
+    At 1 token, n = 4096, k = 512 an estimated 16 us of VectorE where the rounds below need 1.1 ms.
+
+  rows on partitions, 128 tokens at a time:
         scores of visible (and candidate) entries -> SBUF, -inf elsewhere, by predicated copy
         k/8 rounds of VectorE max8 + match_replace8 set the chosen to -inf (first positions first)
         chosen = what changed; key = (n - position) where chosen, else 0: distinct, exact
@@ -47,8 +58,31 @@ from kernels.score_selection import (
     visible_mask,
 )
 from kernels.tiling import PARTITIONS, ceil_div, core_share
+from kernels.topk_bisection import chosen_entries, prefix_mask, score_halves
 
-__all__ = ["topk_candidate_positions_kernel", "topk_positions", "topk_positions_kernel"]
+__all__ = [
+    "spreads_rows",
+    "topk_candidate_positions_kernel",
+    "topk_positions",
+    "topk_positions_kernel",
+    "topk_spread_candidates_kernel",
+    "topk_spread_kernel",
+]
+
+# nonzero_with_count serves partitions 0, 16, ... 112.
+_SPREAD_TOKENS = 8
+_LISTED_PARTITION = 16
+_SEARCH_STEPS = 33
+_INSTRUCTION_CYCLES = 64
+
+
+def spreads_rows(num_tokens: int, entries: int, count: int) -> bool:
+    """Whether rows across the partitions cost VectorE fewer cycles than rows on partitions."""
+    rounds = 4 * ceil_div(count, ROUND) * ceil_div(num_tokens, PARTITIONS)
+    tokens = min(num_tokens, _SPREAD_TOKENS)
+    a_step = 2 * tokens * ceil_div(entries, PARTITIONS) + 6 * _INSTRUCTION_CYCLES
+    spread = _SEARCH_STEPS * ceil_div(num_tokens, _SPREAD_TOKENS) * a_step
+    return spread < rounds * (max(entries, ROUND) + _INSTRUCTION_CYCLES)
 
 
 def _chosen_keys(shown_sb: Any, entries: int, count: int) -> Any:
@@ -159,6 +193,109 @@ def topk_candidate_positions_kernel(
     return positions_hbm
 
 
+def _load_spread(rows_hbm: Any, token: int, loaded_sb: Any) -> None:
+    """Rows token, token + 1, ... of [T, n] across the partitions of loaded [P, G, F]."""
+    entries = rows_hbm.shape[1]
+    tokens, width = loaded_sb.shape[1], loaded_sb.shape[2]
+    full, tail = entries // width, entries % width
+    nisa.dma_copy(
+        dst=loaded_sb[0:full, :, :],
+        src=rows_hbm.ap(
+            pattern=[[width, full], [entries, tokens], [1, width]], offset=token * entries
+        ),
+    )
+    if tail > 0:
+        nisa.dma_copy(
+            dst=loaded_sb[full : full + 1, :, 0:tail],
+            src=rows_hbm.ap(
+                pattern=[[width, 1], [entries, tokens], [1, tail]],
+                offset=token * entries + full * width,
+            ),
+        )
+
+
+def _seen_spread(visible_hbm: Any, token: int, shape: Any, entries: int) -> Any:
+    """uint8 [P, G, F]: 1 at entries below the token's limit (and below n)."""
+    partitions, tokens, width = shape
+    limit_sb = nl.ndarray((partitions, tokens), dtype=nl.float32, buffer=nl.sbuf)
+    entry_sb = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    seen_sb = nl.ndarray(shape, dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.dma_copy(
+        dst=limit_sb, src=visible_hbm.ap(pattern=[[0, partitions], [1, tokens]], offset=token)
+    )
+    nisa.tensor_scalar(dst=limit_sb, data=limit_sb, op0=nl.minimum, operand0=float(entries))
+    nisa.iota(dst=entry_sb, pattern=[[0, tokens], [1, width]], offset=0, channel_multiplier=width)
+    nisa.tensor_tensor(
+        dst=seen_sb,
+        data1=entry_sb,
+        data2=limit_sb.expand_dim(2).broadcast(2, width),
+        op=nl.less,
+    )
+    return seen_sb
+
+
+def _list_chosen(chosen_sb: Any, positions_hbm: Any, token: int) -> None:
+    """positions [T, k] of tokens token, token + 1, ...: the places of ones, rising, then -1."""
+    partitions, tokens, width = chosen_sb.shape
+    entries = partitions * width
+    lanes = _LISTED_PARTITION * (tokens - 1) + 1
+    row_sb = nl.ndarray((lanes, entries), dtype=nl.float32, buffer=nl.sbuf)
+    list_sb = nl.ndarray((lanes, entries + 1), dtype=nl.int32, buffer=nl.sbuf)
+    for t in range(tokens):
+        lane = t * _LISTED_PARTITION
+        nisa.dma_copy(
+            dst=row_sb[lane : lane + 1, :].reshape((1, partitions, width)),
+            src=chosen_sb[:, t, :],
+        )
+    nisa.nonzero_with_count(dst=list_sb, src=row_sb, index_offset=0, padding_val=-1)
+    for t in range(tokens):
+        lane = t * _LISTED_PARTITION
+        nisa.dma_copy(
+            dst=positions_hbm[token + t : token + t + 1, :],
+            src=list_sb[lane : lane + 1, 0 : positions_hbm.shape[1]],
+        )
+
+
+def _spread_positions(scores_hbm: Any, visible_hbm: Any, masks_hbm: Any, count: int) -> Any:
+    """positions [T, count]; masks_hbm holds candidates, or nothing."""
+    num_tokens, entries = scores_hbm.shape
+    width = ceil_div(entries, PARTITIONS)
+    partitions = ceil_div(entries, width)
+    positions_hbm = nl.ndarray((num_tokens, count), dtype=nl.int32, buffer=nl.shared_hbm)
+    before_sb = prefix_mask(partitions)
+    first_token, my_tokens = core_share(num_tokens)
+    end_token = first_token + my_tokens
+    for token in range(first_token, end_token, _SPREAD_TOKENS):
+        shape = (partitions, min(_SPREAD_TOKENS, end_token - token), width)
+        seen_sb = _seen_spread(visible_hbm, token, shape, entries)
+        for mask_hbm in masks_hbm:
+            allowed_sb = nl.ndarray(shape, dtype=nl.uint8, buffer=nl.sbuf)
+            nisa.memset(dst=allowed_sb, value=0)
+            _load_spread(mask_hbm, token, allowed_sb)
+            nisa.tensor_tensor(dst=seen_sb, data1=seen_sb, data2=allowed_sb, op=nl.bitwise_and)
+        scores_sb = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=scores_sb, value=0.0)
+        _load_spread(scores_hbm, token, scores_sb)
+        upper_sb, lower_sb = score_halves(scores_sb, seen_sb)
+        chosen_sb = chosen_entries(upper_sb, lower_sb, count, before_sb)
+        _list_chosen(chosen_sb, positions_hbm, token)
+    return positions_hbm
+
+
+@nki.jit
+def topk_spread_kernel(scores_hbm: Any, visible_hbm: Any, count: int) -> Any:
+    """scores [T, n] fp32, visible [T, 1] fp32 -> positions [T, count] int32, rows spread."""
+    return _spread_positions(scores_hbm, visible_hbm, (), count)
+
+
+@nki.jit
+def topk_spread_candidates_kernel(
+    scores_hbm: Any, visible_hbm: Any, candidates_hbm: Any, count: int
+) -> Any:
+    """The same, restricted to entries whose byte in candidates [T, n] uint8 is 1 and not 0."""
+    return _spread_positions(scores_hbm, visible_hbm, (candidates_hbm,), count)
+
+
 def topk_positions(
     scores: torch.Tensor,
     num_visible: torch.Tensor,
@@ -189,10 +326,11 @@ def topk_positions(
     if num_tokens == 0 or entries == 0:
         return scores.new_empty((num_tokens, count), dtype=torch.int64)
     visible = num_visible.to(torch.float32).unsqueeze(1)
+    spread = spreads_rows(num_tokens, entries, count)
     if candidates is None:
-        positions = launch(topk_positions_kernel, scores, visible, count)
+        plain = topk_spread_kernel if spread else topk_positions_kernel
+        positions = launch(plain, scores, visible, count)
     else:
-        positions = launch(
-            topk_candidate_positions_kernel, scores, visible, candidates.to(torch.uint8), count
-        )
+        masked = topk_spread_candidates_kernel if spread else topk_candidate_positions_kernel
+        positions = launch(masked, scores, visible, candidates.to(torch.uint8), count)
     return positions.to(torch.int64)

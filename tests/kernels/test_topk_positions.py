@@ -8,7 +8,7 @@ import torch
 from harness.core.errors import KernelError, UsageError
 from harness.core.numerics import FAST
 from kernels.launch import counters, lnc_selected, reset_counters
-from kernels.topk_positions_nki import topk_positions
+from kernels.topk_positions_nki import spreads_rows, topk_positions
 from tests.kernels.formulas import NUMERICS, layouts_of
 
 
@@ -136,3 +136,90 @@ def test_what_is_refused() -> None:
     assert found.value.status == "UNSUPPORTED"
     with pytest.raises(KernelError, match="fp8_max 240"):
         topk_positions(scores, visible, 4, None, numerics=FAST)
+
+
+@pytest.fixture(params=[True, False], ids=["across_partitions", "on_partitions"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Each of the two ways, whatever the cost model would take."""
+    spread: bool = request.param
+    monkeypatch.setattr("kernels.topk_positions_nki.spreads_rows", lambda *_: spread)
+    return spread
+
+
+@pytest.mark.parametrize("entries", [1, 7, 8, 9, 127, 128, 129, 255, 257, 700])
+@pytest.mark.parametrize("top_k", [1, 9, 200])
+@pytest.mark.usefixtures("way")
+def test_both_ways_are_exact(entries: int, top_k: int) -> None:
+    for ties in (False, True):
+        scores, visible, candidates = problem(9, entries, ties=ties)
+        assert_exact(scores, visible, top_k, None)
+        assert_exact(scores, visible, top_k, candidates)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 8, 9, 17])
+@pytest.mark.usefixtures("way")
+def test_both_ways_are_exact_on_two_cores(tokens: int) -> None:
+    scores, visible, candidates = problem(tokens, 300, ties=True)
+    with lnc_selected(2):
+        assert_exact(scores, visible, 64, candidates)
+
+
+@pytest.mark.usefixtures("way")
+def test_values_that_differ_in_one_bit_are_told_apart() -> None:
+    ordered = [3e38, 1.0 + 2.0**-23, 1.0, 1.0 - 2.0**-24, 2.0**-126, 2.0**-149, 0.0]
+    values = torch.tensor([*ordered, *(-value for value in reversed(ordered[:-1]))])
+    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(5))
+    scores = values[order].unsqueeze(0)
+    visible = torch.tensor([len(values)])
+    for top_k in range(1, len(values) + 1):
+        assert_exact(scores, visible, top_k, None)
+
+
+@pytest.mark.usefixtures("way")
+def test_zeros_of_both_signs_tie_and_the_first_are_taken() -> None:
+    scores = torch.tensor([[-0.0, 0.0, -1.0, 0.0, -0.0, -2.0, 0.0, -0.0, -3.0, 0.0]])
+    visible = torch.tensor([10])
+    found = topk_positions(scores, visible, 5, None, numerics=NUMERICS)
+    assert found.tolist() == [[0, 1, 3, 4, 6]]
+
+
+@pytest.mark.usefixtures("way")
+def test_a_visible_minus_infinity_is_never_chosen() -> None:
+    scores = torch.full((2, 40), -torch.inf)
+    scores[1, 33] = -3.4e38
+    assert_exact(scores, torch.tensor([40, 40]), 8, None)
+
+
+@pytest.mark.usefixtures("way")
+def test_what_is_hidden_may_be_anything() -> None:
+    scores, _, candidates = problem(3, 60)
+    visible = torch.tensor([60, 20, 0])
+    plain = topk_positions(scores, visible, 16, candidates, numerics=NUMERICS)
+    hidden = (torch.arange(60) >= visible.unsqueeze(1)) | ~candidates
+    for poison in (torch.nan, torch.inf, 3e38):
+        dirty = scores.masked_fill(hidden, poison)
+        assert torch.equal(topk_positions(dirty, visible, 16, candidates, numerics=NUMERICS), plain)
+
+
+def test_decode_goes_across_the_partitions_and_a_short_list_does_not() -> None:
+    assert spreads_rows(1, 4096, 512)
+    assert spreads_rows(1, 16384, 512)
+    assert spreads_rows(128, 4096, 512)
+    assert not spreads_rows(1, 64, 8)
+    assert not spreads_rows(128, 4096, 8)
+
+
+def test_the_way_across_the_partitions_is_the_cheaper_one_where_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scores, visible, _ = problem(1, 4096)
+    estimated_us = {}
+    for spread in (True, False):
+        monkeypatch.setattr(
+            "kernels.topk_positions_nki.spreads_rows", lambda *_, choice=spread: choice
+        )
+        reset_counters()
+        topk_positions(scores, visible, 512, None, numerics=NUMERICS)
+        estimated_us[spread] = counters().estimated_ns / 1e3
+    assert estimated_us[True] < 25
+    assert estimated_us[False] > 1000
