@@ -83,14 +83,19 @@ class Batches:
         """One plan a batch, all of one width; `has_work` must hold."""
         self._planned = tuple(one for one in self.schedulers if one.has_work)
         plans = {one: one.next_plan() for one in self._planned}
-        common = {
-            "step": self._step,
-            "padded_rows": max(plan.padded_rows for plan in plans.values()),
-            "has_prompt_rows": any(plan.has_prompt_rows for plan in plans.values()),
-        }
+        width = max(plan.padded_rows for plan in plans.values())
+        has_prompt_rows = any(plan.has_prompt_rows for plan in plans.values())
         idle = idle_plan(min(plan.context for plan in plans.values()))
-        self._step += 1
-        return tuple(replace(plans.get(one, idle), **common) for one in self.schedulers)
+        step, self._step = self._step, self._step + 1
+        return tuple(
+            replace(
+                plans.get(one, idle),
+                step=step,
+                padded_rows=width,
+                has_prompt_rows=has_prompt_rows,
+            )
+            for one in self.schedulers
+        )
 
     def apply(self, plans: Sequence[StepPlan], outputs: Sequence[StepOutput], now_ns: int) -> None:
         """Take in what a step produced."""

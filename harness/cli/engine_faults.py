@@ -17,6 +17,7 @@ import torch
 from engine.cache.step_inputs import RatioInputs, StepInputs
 from engine.llm import LLM
 from engine.parallel.executor import LockstepExecutor, SoloExecutor
+from engine.parallel.expert_exchange import ExpertRows
 from engine.schedule.request import Request
 from engine.worker import Worker
 from harness.core.engine_face import Generation
@@ -200,6 +201,49 @@ def _wrong_expert_shard(engine: LLM) -> None:
     moe._span = (0, last - first)
 
 
+def _sums_of_another_batch(engine: LLM) -> None:
+    """Rank 1 sends each batch the sums of its neighbour's rows."""
+
+    def make(right: Any) -> Any:
+        return lambda blocks, label: right(blocks.roll(1, 0), label)
+
+    _replace(_workers(engine)[1].experts, "scatter_sum", make)
+
+
+def _experts_off_by_one_on_the_wire(engine: LLM) -> None:
+    """Rank 0 packs the expert ids of its rows one too high."""
+
+    def make(right: Any) -> Any:
+        def spread(rows: ExpertRows, layer: int) -> Any:
+            num_experts = _workers(engine)[0].config.num_experts
+            ids = torch.where(rows.expert_ids < 0, -1, (rows.expert_ids + 1) % num_experts)
+            return right(replace(rows, expert_ids=ids), layer)
+
+        return spread
+
+    _replace(_workers(engine)[0]._exchange, "spread", make)
+
+
+def _overflow_ignored(engine: LLM) -> None:
+    """Rows beyond an expert's capacity are dropped, and no layer runs again."""
+    for worker in _workers(engine):
+        _replace(worker._exchange, "any_overflows", lambda _: lambda *_: False)
+
+
+def _overflow_decided_alone(engine: LLM) -> None:
+    """Each rank runs its experts again by its own count."""
+    for worker in _workers(engine):
+
+        def make(right: Any) -> Any:
+            def own(part: torch.Tensor, label: str) -> torch.Tensor:
+                right(part, label)
+                return part
+
+            return own
+
+        _replace(worker.experts, "max", make)
+
+
 def _page_reused_too_early(engine: LLM) -> None:
     """A running request's pages are handed to another."""
 
@@ -261,6 +305,10 @@ ENGINE_FAULTS: dict[str, Fault] = {
         "linear_fp4_grouped", _neighbouring_scale, only_rank=0
     ),
     "page reused too early": _page_reused_too_early,
+    "sums of another batch": _sums_of_another_batch,
+    "experts off by one on the wire": _experts_off_by_one_on_the_wire,
+    "overflow ignored": _overflow_ignored,
+    "overflow decided alone": _overflow_decided_alone,
     "ring slot off by one": _on_inputs(_ring_slot_off_by_one),
     "newest entry hidden": _on_inputs(_newest_entry_hidden),
     "position off by one": _on_inputs(_position_off_by_one),

@@ -26,6 +26,8 @@ _FULL_BUCKET = Prompt("full bucket", max_tokens=8, length=16, seed=41)
 _ORACLE = EngineSettings("", numerics="exact", num_threads=1)
 _SOLO = EngineSettings("", numerics="exact", num_threads=1, token_bucket=16)
 _RANKS = EngineSettings("", numerics="exact", num_threads=1, cp=2)
+_BATCHES = EngineSettings("", numerics="exact", num_threads=1, ep=2)
+_SLOTS = EngineSettings("", numerics="exact", num_threads=1, ep=2, moe_capacity=5)
 _CHUNKS = EngineSettings("", numerics="exact", num_threads=1, max_num_batched_tokens=7)
 
 _STALLS = replace(_RANKS, ops=(*REFERENCE_OPS, "harness.cli.stalled_ops:TABLE"), time_limit_s=5.0)
@@ -56,6 +58,12 @@ _PLACES: dict[str, tuple[Prompt, EngineSettings, Finding]] = {
     "scale of the neighbouring block": (_SHORT, _SOLO, _FIRST),
     # Handed on after the third token: the fourth reads another's entries.
     "page reused too early": (_SHORT, _SOLO, _decode(3)),
+    "sums of another batch": (_SHORT, _BATCHES, _FIRST),
+    "experts off by one on the wire": (_SHORT, _BATCHES, _FIRST),
+    "overflow ignored": (_SHORT, _SLOTS, _FIRST),
+    # In some layer experts of one rank alone get more than 5 of the 12 rows: it runs again and
+    # meets the other in another collective.
+    "overflow decided alone": (_SHORT, _SLOTS, Finding(RunStatus.CRASH, "prefill", 0)),
     # The first decoded row is written wrongly; the second would read it.
     "ring slot off by one": (_SHORT, _SOLO, _decode(2)),
     "newest entry hidden": (_SHORT, _SOLO, _FIRST),
@@ -85,7 +93,8 @@ def _stalled_rank() -> FaultCase:
 
 def open_sound(settings: EngineSettings) -> LLM:
     """An engine whose ranks run in lockstep in this process."""
-    return TellingLLM.in_one_process(settings) if settings.cp > 1 else TellingLLM(settings)
+    several = settings.num_ranks > 1
+    return TellingLLM.in_one_process(settings) if several else TellingLLM(settings)
 
 
 def _nothing(_: LLM) -> None:

@@ -14,7 +14,14 @@ from harness.run.store import new_run
 from harness.run.token_mutation import FaultVerdict, Finding, judge_faults
 
 CASES = {case.name: case for case in fault_cases()}
-FAST = ("window off by one", "rank-local argmax", "skipped collective", "page reused too early")
+FAST = (
+    "window off by one",
+    "rank-local argmax",
+    "skipped collective",
+    "page reused too early",
+    "sums of another batch",
+    "overflow decided alone",
+)
 ISSUE = (
     "window off by one",
     "stale page",
