@@ -54,31 +54,50 @@ class Greedy:
 
         One collective where sharded.
         """
-        ids, values = self.top_of_logits(local, count)
         if self._first is None:
-            return ids, values
-        pair = torch.stack([values, (ids + self._first).to(values.dtype)])
-        parts = self._runtime.group.gather(pair, "top-k")
+            return self.top_of_logits(local, count)
+        parts = self._gathered_top(local, count, self._first)
         # In rank order, so that of equal values the lowest id comes first again.
         values, ids = torch.cat(parts, dim=2)
         places, best = self.top_of_logits(values, count)
         return ids.gather(1, places).long(), best
 
+    def contribute(self, local: torch.Tensor, num_top: int) -> None:
+        """This rank's part in what the first rank samples; nothing where it needs no other."""
+        if self._first is None:
+            return
+        self._gathered(local, self._first)
+        if num_top:
+            self._gathered_top(local, num_top, self._first)
+
+    def _gathered_top(self, local: torch.Tensor, count: int, first: int) -> list[torch.Tensor]:
+        """Of every rank, values and ids of its shard's best [2, N, count]."""
+        ids, values = self.top_of_logits(local, count)
+        pair = torch.stack([values, (ids + first).to(values.dtype)])
+        return self._runtime.group.gather(pair, "top-k")
+
     def _staged(self, local: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids [N], and the best value of each shard [N, shards]."""
+        if self._first is None:
+            return self._best(local)
+        best, *others = pairs = self._gathered(local, self._first)
+        for other in others:
+            # Strictly greater: of equal values the lower rank's id, which is lower, stays.
+            best = torch.where(other[:, :1] > best[:, :1], other, best)
+        return best[:, 1].long(), torch.cat([one[:, :1] for one in pairs], dim=1)
+
+    def _gathered(self, local: torch.Tensor, first: int) -> list[torch.Tensor]:
+        """Of every rank, best value and id of its shard [N, 2]; this one's begins at `first`."""
+        ids, values = self._best(local)
+        # Ids travel as numbers beside the values; both accumulation dtypes hold 2^24 exactly.
+        pair = torch.cat([values, (ids.unsqueeze(1) + first).to(values.dtype)], dim=1)
+        return self._runtime.group.gather(pair, "argmax")
+
+    def _best(self, local: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids [N] within these logits, and their values [N, 1]."""
         ids: torch.Tensor = self._runtime.ops.vocab_argmax(local)
         # A kernel's argmax finds no lane that equals a maximum which is no number: its id then lies
         # beyond the shard, and there is no value to read.
         inside = ids.clamp(0, local.shape[1] - 1)
         values = local.gather(1, inside.unsqueeze(1))
-        values = values.masked_fill((inside != ids).unsqueeze(1), math.nan)
-        ids = inside
-        if self._first is None:
-            return ids, values
-        # Ids travel as numbers beside the values; both accumulation dtypes hold 2^24 exactly.
-        pair = torch.cat([values, (ids.unsqueeze(1) + self._first).to(values.dtype)], dim=1)
-        best, *others = pairs = self._runtime.group.gather(pair, "argmax")
-        for other in others:
-            # Strictly greater: of equal values the lower rank's id, which is lower, stays.
-            best = torch.where(other[:, :1] > best[:, :1], other, best)
-        return best[:, 1].long(), torch.cat([one[:, :1] for one in pairs], dim=1)
+        return inside, values.masked_fill((inside != ids).unsqueeze(1), math.nan)

@@ -48,7 +48,8 @@ class StepOutput:
     """What one rank says about a step.
 
     Attributes:
-        token_ids: greedy id of each logits row, equal on all ranks.
+        token_ids: greedy id of each logits row, equal on all ranks of a batch that sample: all
+            where the plan wants logits, else the first.
         logits: [N, V] if the plan wanted them (rank 0 only), fp64 or fp32.
         top: ids and logits [N, num_top] if the plan wanted them (rank 0 only), best first.
         blocks_excluded: of each logits row, the share of visible candidate blocks left out.
@@ -275,18 +276,22 @@ class Worker:
         if not inputs.logits_rows.numel():
             return StepOutput(())
         local = self.model.local_logits(x[inputs.logits_rows])
-        top: Top | None = None
-        if not plan.want_logits:
-            ids, is_finite = self._sampler.from_shards(local)
-            if plan.num_top:
-                top = self._sampler.top_of_shards(local, plan.num_top)
-            return StepOutput(ids, is_finite=is_finite, top=self._on_host(top))
-        logits = self.model.all_logits(local)
+        if plan.want_logits:
+            return self._sample_rows(self.model.all_logits(local), plan)
+        if self.group.rank:
+            # The first rank of the batch samples; this one only gives its share.
+            self._sampler.contribute(local, plan.num_top)
+            return StepOutput(())
+        ids, is_finite = self._sampler.from_shards(local)
+        top = self._sampler.top_of_shards(local, plan.num_top) if plan.num_top else None
+        return StepOutput(ids, is_finite=is_finite, top=self._on_host(top))
+
+    def _sample_rows(self, logits: torch.Tensor, plan: StepPlan) -> StepOutput:
+        """From full logits [N, V], on every rank; the first gives them too."""
         ids = self._sampler.from_logits(logits)
-        if plan.num_top:
-            top = self._sampler.top_of_logits(logits, plan.num_top)
         if self.group.rank:
             return StepOutput(ids)
+        top = self._sampler.top_of_logits(logits, plan.num_top) if plan.num_top else None
         rows = logits.cpu().numpy()
         is_finite = tuple(np.isfinite(rows).all(axis=1).tolist())
         return StepOutput(ids, rows, is_finite=is_finite, top=self._on_host(top))
@@ -294,8 +299,8 @@ class Worker:
     def _on_host(
         self, top: Top | None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]] | None:
-        """The best tokens as arrays, on the rank whose output is used."""
-        if top is None or self.group.rank:
+        """The best tokens as arrays."""
+        if top is None:
             return None
         ids, values = top
         return ids.cpu().numpy(), values.cpu().numpy()
@@ -304,7 +309,7 @@ class Worker:
         """Measured on the published mask, not computed from the configuration."""
         source = self.config.index.candidate_source
         mask, rows = step.selection.candidates, step.inputs.logits_rows
-        if source is None or mask is None or not rows.numel():
+        if source is None or mask is None or not rows.numel() or self.group.rank:
             return ()
         size = self.config.index.candidate_block_size
         visible = step.ratio(self.config.ratios[source]).num_visible[rows]

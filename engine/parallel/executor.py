@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from engine.config.limits import EngineLimits
@@ -47,17 +48,20 @@ ExecutorFactory = Callable[[EngineSettings, ModelConfig, EngineLimits], Executor
 Output = TypeVar("Output", StepOutput, DraftOutput)
 
 
-def agreed_outputs(outputs: Sequence[Output], topology: Topology) -> tuple[Output, ...]:
+def agreed_outputs(
+    outputs: Mapping[int, Output], topology: Topology, compared: Sequence[bool]
+) -> tuple[Output, ...]:
     """The output of each batch's first rank, once all its ranks have sampled the same ids.
 
     Args:
-        outputs: of every rank, in rank order.
+        outputs: by rank.
+        compared: of each batch, whether all its ranks sampled. They do where a plan wants logits,
+            as every comparison of tokens does; else only the first rank runs the sampler.
 
     Raises:
         RankError: names the first rank that differs (RANK_DESYNC).
     """
-    agreed = []
-    for batch in range(topology.num_batches):
+    for batch in itertools.compress(range(topology.num_batches), compared):
         first, *others = topology.ranks_of(batch)
         for rank in others:
             if outputs[rank].token_ids != outputs[first].token_ids:
@@ -66,8 +70,7 @@ def agreed_outputs(outputs: Sequence[Output], topology: Topology) -> tuple[Outpu
                     f"{outputs[first].token_ids}"
                 )
                 raise RankError(rank, reason, "RANK_DESYNC")
-        agreed.append(outputs[first])
-    return tuple(agreed)
+    return tuple(outputs[topology.ranks_of(batch)[0]] for batch in range(topology.num_batches))
 
 
 class SoloExecutor:
@@ -115,14 +118,16 @@ class LockstepExecutor:
         outputs = self._lockstep.run(
             lambda rank: self.workers[rank].execute(plans[self._topology.batch_of(rank)])
         )
-        return agreed_outputs(outputs, self._topology)
+        compared = [plan.want_logits for plan in plans]
+        return agreed_outputs(dict(enumerate(outputs)), self._topology, compared)
 
     def propose(self, plans: Sequence[DraftPlan]) -> tuple[DraftOutput, ...]:
         """See Executor."""
         outputs = self._lockstep.run(
             lambda rank: self.workers[rank].propose(plans[self._topology.batch_of(rank)])
         )
-        return agreed_outputs(outputs, self._topology)
+        compared = [True] * len(plans)
+        return agreed_outputs(dict(enumerate(outputs)), self._topology, compared)
 
     def close(self) -> None:
         """Nothing outlives the object; region times are reported where they were asked for."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.parallel.ring import first_difference, read_ring
 from harness.core.errors import RankError
 
-__all__ = ["Failure", "blame", "hung_rank", "is_stopped", "ring_report"]
+__all__ = ["Failure", "blame", "hung_rank", "is_stopped", "may_know_more", "ring_report"]
 
 _SHOWN = 5
 _STOPPED_STATES = ("T", "t")
@@ -43,12 +43,25 @@ def blame(failures: Sequence[Failure]) -> Failure:
 
 
 def hung_rank(rings: Sequence[bytes], missing: Sequence[int], stopped: Collection[int] = ()) -> int:
-    """Of the ranks without an answer, a stopped one, else that with the fewest collectives.
+    """A stopped rank, else that with the fewest collectives, else the first of `missing`.
 
     Ranks that wait inside a collective have entered it; the one they wait for has not, unless
     it was stopped after it entered.
+
+    Args:
+        missing: ranks to choose from, those whose answer is due first.
     """
-    return min(missing, key=lambda rank: (rank not in stopped, read_ring(rings[rank])[0], rank))
+    return min(missing, key=lambda rank: (rank not in stopped, read_ring(rings[rank])[0]))
+
+
+def may_know_more(failures: Sequence[Failure], ring: bytes) -> bool:
+    """Whether a rank without a failure of its own might report an earlier cause.
+
+    A rank inside a collective can only tell of another's end, which is worth waiting for where
+    nothing better is known.
+    """
+    entered, left, _ = read_ring(ring)
+    return entered == left or all(failure.is_collective for failure in failures)
 
 
 def is_stopped(pid: int) -> bool:

@@ -40,6 +40,7 @@ class Group(ABC):
     def gather(self, part: torch.Tensor, label: str) -> list[torch.Tensor]:
         """The part of every rank, in rank order. All parts have the same shape and dtype.
 
+        They are valid until the group's next collective, and not to be written.
         A group of one exchanges nothing and counts nothing.
         """
         if self.size == 1:

@@ -1,29 +1,42 @@
 """Ranks as processes under a parent that never waits longer than its limit.
 
-The parent computes nothing. It sends every rank the plan of a step, collects the answers, and
-on the first sign of trouble ends all ranks and says which one failed and why.
+The parent computes nothing. It lays the plans of a step where every rank of the host reads them,
+collects the answers of each batch's first rank, and on the first sign of trouble ends all ranks
+and says which one failed and why.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import selectors
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._C._distributed_c10d import TCPStore
 
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
-from engine.engram.shared_tables import create_table_segment
 from engine.graphs.region_times import wants_region_timing
 from engine.parallel.executor import agreed_outputs
-from engine.parallel.failure import Failure, blame, hung_rank, is_stopped, ring_report
-from engine.parallel.rank_process import RankSpec, rank_main
+from engine.parallel.failure import (
+    Failure,
+    blame,
+    hung_rank,
+    is_stopped,
+    may_know_more,
+    ring_report,
+)
+from engine.parallel.host_memory import host_memory
+from engine.parallel.mailbox import LagError
+from engine.parallel.message import Message
+from engine.parallel.rank_process import RankPipes, RankSpec, rank_main
 from engine.parallel.ring import RING_BYTES
+from engine.parallel.shared_exchange import can_share
 from engine.parallel.topology import Topology
 from engine.schedule.plan import DraftPlan, StepPlan
 from engine.worker import DraftOutput, StepOutput
@@ -42,7 +55,7 @@ class ProcessExecutor:
 
     Raises:
         RankError: a rank did not come up within its limit.
-        UsageError: shared memory has no room for the Engram tables.
+        UsageError: shared memory has no room.
     """
 
     def __init__(self, settings: EngineSettings, config: ModelConfig, limits: EngineLimits) -> None:
@@ -58,31 +71,32 @@ class ProcessExecutor:
         self._ended = False
         self._processes: list[Any] = []
         self._connections: list[Connection] = []
+        self._bells: list[Connection] = []
+        self._selector = selectors.DefaultSelector()
         threads = settings.num_threads or max(1, torch.get_num_threads() // size)
         start_limit_s = max(_START_LIMIT_S, self._limit_s)
-        tables = create_table_segment(config)
-        try:
-            for rank in range(size):
-                spec = RankSpec(
-                    rank=rank,
-                    size=size,
-                    settings=settings,
-                    config=config,
-                    limits=limits,
-                    store_port=self._store.port,
-                    num_threads=threads,
-                    group_timeout_s=start_limit_s + 30.0,
-                    times_regions=rank == 0 and wants_region_timing(),
-                    engram_path=tables.path if tables else "",
-                )
-                self._start(context, spec)
-            self._collect(start_limit_s)
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            if tables:
-                tables.forget()  # the ranks' mappings keep it
+        shares = settings.device == "cpu" and can_share()
+        with host_memory(config, self._topology, exchanges=shares) as memory:
+            self._mailbox = memory.mailbox
+            try:
+                for rank in range(size):
+                    spec = RankSpec(
+                        rank=rank,
+                        size=size,
+                        settings=settings,
+                        config=config,
+                        limits=limits,
+                        store_port=self._store.port,
+                        num_threads=threads,
+                        group_timeout_s=start_limit_s + 30.0,
+                        memory=memory.paths_of(rank),
+                        times_regions=rank == 0 and wants_region_timing(),
+                    )
+                    self._start(context, spec)
+                self._collect(range(size), start_limit_s)
+            except BaseException:
+                self._kill()
+                raise
 
     @property
     def pids(self) -> list[int]:
@@ -95,73 +109,77 @@ class ProcessExecutor:
         Raises:
             UsageError: the ranks have ended, after an earlier failure or `close`.
         """
-        outputs: list[StepOutput] = self._call("execute", plans)
-        return agreed_outputs(outputs, self._topology)
+        compared = tuple(plan.want_logits for plan in plans)
+        outputs = self._call(Message("execute", tuple(plans), compared))
+        return agreed_outputs(outputs, self._topology, compared)
 
     def propose(self, plans: Sequence[DraftPlan]) -> tuple[DraftOutput, ...]:
         """See Executor."""
-        outputs: list[DraftOutput] = self._call("propose", plans)
-        return agreed_outputs(outputs, self._topology)
+        compared = (True,) * len(plans)
+        outputs = self._call(Message("propose", tuple(plans), compared))
+        return agreed_outputs(outputs, self._topology, compared)
 
-    def _call(self, method: str, plans: Sequence[StepPlan] | Sequence[DraftPlan]) -> list[Any]:
-        """The answer of every rank's worker."""
+    def _call(self, message: Message) -> dict[int, Any]:
+        """The answer of every rank that gives one."""
         if self._ended:
             raise UsageError("this engine cannot go on, its ranks have ended: open another")
-        for rank, connection in enumerate(self._connections):
-            try:
-                connection.send((method, plans[self._topology.batch_of(rank)]))
-            except OSError:
-                self._fail([self._death(rank)], self._connections)
-        return self._collect(self._limit_s)
+        self._publish(message, self._limit_s)
+        return self._collect(message.answering(self._topology), self._limit_s)
+
+    def _publish(self, message: Message, limit_s: float) -> None:
+        bells = [bell.fileno() for bell in self._bells]
+        try:
+            gone = self._mailbox.publish(message.encode(), bells, limit_s)
+        except LagError as error:
+            self._fail_hung(error.ranks, limit_s)
+        else:
+            if gone:
+                self._fail([self._death(rank) for rank in gone])
 
     def close(self) -> None:
         """Ask the ranks to stop, then make them; idempotent."""
         if self._ended:
             return
-        for connection in self._connections:
-            try:
-                connection.send(("stop", None))
-            except OSError:
-                continue  # a rank that is gone needs no telling
+        with suppress(RankError):  # what is to end may fail on the way
+            self._publish(Message("stop"), _GRACE_S)
         deadline = time.monotonic() + _GRACE_S
         for process in self._processes:
             process.join(max(0.0, deadline - time.monotonic()))
         self._kill()
 
     def _start(self, context: Any, spec: RankSpec) -> None:
-        ours, theirs = context.Pipe()
+        ours, theirs = context.Pipe(duplex=False)
+        their_bell, our_bell = context.Pipe(duplex=False)
         process = context.Process(
             target=rank_main,
-            args=(spec, theirs, self._lifeline, self._rings[spec.rank]),
+            args=(spec, RankPipes(theirs, their_bell, self._lifeline), self._rings[spec.rank]),
             name=f"rank {spec.rank}",
             daemon=True,
         )
         process.start()
         theirs.close()
+        their_bell.close()
         self._processes.append(process)
         self._connections.append(ours)
+        self._bells.append(our_bell)
+        self._selector.register(ours, selectors.EVENT_READ, spec.rank)
 
-    def _collect(self, limit_s: float) -> list[Any]:
-        """One answer of every rank, in rank order."""
+    def _collect(self, ranks: Sequence[int], limit_s: float) -> dict[int, Any]:
+        """One answer of each of the ranks; a failure of any rank ends it."""
+        missing = set(ranks)
         answers: dict[int, Any] = {}
         deadline = time.monotonic() + limit_s
-        while len(answers) < len(self._connections):
-            waiting = {
-                connection: rank
-                for rank, connection in enumerate(self._connections)
-                if rank not in answers
-            }
-            ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+        while missing:
+            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
             if not ready:
-                self._fail_hung(sorted(waiting.values()), limit_s)
-            for connection in ready:
-                rank = waiting[connection]  # type: ignore[index]
-                answer = self._receive(rank)
+                self._fail_hung(sorted(missing), limit_s)
+            for key, _ in ready:
+                answer = self._receive(key.data)
                 if isinstance(answer, Failure):
-                    others = [item for item in waiting if item is not connection]
-                    self._fail([answer], others)
-                answers[rank] = answer
-        return [answers[rank] for rank in range(len(self._connections))]
+                    self._fail([answer])
+                answers[key.data] = answer
+                missing.discard(key.data)
+        return answers
 
     def _receive(self, rank: int) -> Any:
         """An answer, or the Failure that stands in its place."""
@@ -189,14 +207,16 @@ class ProcessExecutor:
             reason = f"exited with code {code}"
         return Failure(rank, reason, "", 0, False)
 
-    def _fail(self, failures: list[Failure], others: Sequence[Connection]) -> None:
+    def _fail(self, failures: list[Failure]) -> NoReturn:
         """Give other ranks a moment to report too, end all, blame the first cause."""
-        deadline = time.monotonic() + _GRACE_S
+        rings = [bytes(ring) for ring in self._rings]
+        known = {failure.rank for failure in failures}
         pending = {
             connection: rank
             for rank, connection in enumerate(self._connections)
-            if connection in others and all(rank != failure.rank for failure in failures)
+            if rank not in known and may_know_more(failures, rings[rank])
         }
+        deadline = time.monotonic() + _GRACE_S
         while pending and (left := deadline - time.monotonic()) > 0:
             for connection in wait(list(pending), timeout=left):
                 rank = pending.pop(connection)  # type: ignore[call-overload]
@@ -205,14 +225,15 @@ class ProcessExecutor:
                     failures.append(answer)
         rings = [bytes(ring) for ring in self._rings]
         self._kill()
-        first = blame(failures)
-        raise first.as_error(ring_report(rings))
+        raise blame(failures).as_error(ring_report(rings))
 
-    def _fail_hung(self, missing: list[int], limit_s: float) -> None:
+    def _fail_hung(self, missing: Sequence[int], limit_s: float) -> NoReturn:
+        """Blame one; ranks that need not answer may be the reason that others do not."""
         rings = [bytes(ring) for ring in self._rings]
-        stopped = {rank for rank in missing if is_stopped(self.pids[rank])}
+        ranks = range(len(self._processes))
+        stopped = {rank for rank in ranks if is_stopped(self.pids[rank])}
         self._kill()
-        rank = hung_rank(rings, missing, stopped)
+        rank = hung_rank(rings, [*missing, *(set(ranks) - set(missing))], stopped)
         why = ": it is stopped (SIGSTOP or a debugger)" if rank in stopped else ""
         raise RankError(rank, f"gave no answer within {limit_s:g} s{why}", ring_report(rings))
 
@@ -223,7 +244,7 @@ class ProcessExecutor:
                 process.kill()
         for process in self._processes:
             process.join()
-        for connection in self._connections:
-            connection.close()
-        for end in (self._lifeline, self._held_end):
+        self._selector.close()
+        for end in (*self._connections, *self._bells, self._lifeline, self._held_end):
             end.close()
+        self._mailbox.close()

@@ -34,29 +34,43 @@ class SharedSegment:
 
     def __init__(self, descriptor: int, num_bytes: int, path: str) -> None:
         self._descriptor: int | None = descriptor
+        self._purpose, self._directory = "", SHARED_DIRECTORY
         self.path = path
         self.view = memoryview(mmap.mmap(descriptor, num_bytes))
 
     @classmethod
     def create(
-        cls, num_bytes: int, purpose: str, directory: Path = SHARED_DIRECTORY
+        cls,
+        num_bytes: int,
+        purpose: str,
+        directory: Path = SHARED_DIRECTORY,
+        *,
+        reserved_bytes: int | None = None,
     ) -> SharedSegment:
-        """A new segment with all its memory taken, so that no write can meet a full file system.
+        """A new segment; what is reserved of it is taken now, so that writing cannot fail.
 
         Args:
             num_bytes: at least 1.
             purpose: what it is for, as the message on a full file system says it.
+            reserved_bytes: None for all; the rest waits for `reserve`.
 
         Raises:
             UsageError: too little is free; names the needed and the free bytes and the remedy.
         """
         descriptor = _nameless_file(directory)
         try:
-            _reserve(descriptor, num_bytes, purpose, directory)
-            return cls(descriptor, num_bytes, f"/proc/{os.getpid()}/fd/{descriptor}")
+            os.ftruncate(descriptor, num_bytes)
+            segment = cls(descriptor, num_bytes, f"/proc/{os.getpid()}/fd/{descriptor}")
         except BaseException:
             os.close(descriptor)
             raise
+        try:
+            segment._purpose, segment._directory = purpose, directory
+            segment.reserve(0, num_bytes if reserved_bytes is None else reserved_bytes)
+        except BaseException:
+            segment.forget()
+            raise
+        return segment
 
     @classmethod
     def open(cls, path: str) -> SharedSegment:
@@ -68,6 +82,15 @@ class SharedSegment:
             os.close(descriptor)
         segment._descriptor = None
         return segment
+
+    def reserve(self, offset: int, num_bytes: int) -> None:
+        """Take memory of a segment this process created and has not forgotten.
+
+        Raises:
+            UsageError: as `create`.
+        """
+        assert self._descriptor is not None
+        _reserve(self._descriptor, offset, num_bytes, self._purpose, self._directory)
 
     def forget(self) -> None:
         """Let go of the descriptor: nobody can open it any more, mappings stay; idempotent."""
@@ -89,12 +112,12 @@ def _nameless_file(directory: Path) -> int:
     return descriptor
 
 
-def _reserve(descriptor: int, num_bytes: int, purpose: str, directory: Path) -> None:
+def _reserve(descriptor: int, offset: int, num_bytes: int, purpose: str, directory: Path) -> None:
     # Asked first: reserving hundreds of GiB only to give them back would take minutes.
     free = _free_bytes(descriptor)
     if free is None or free >= num_bytes:
         try:
-            os.posix_fallocate(descriptor, 0, num_bytes)
+            os.posix_fallocate(descriptor, offset, num_bytes)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.ENOMEM):
                 raise

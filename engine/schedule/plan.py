@@ -48,7 +48,8 @@ class StepPlan:
         chunks: at least one.
         padded_rows: rows the step is padded to.
         context: context bucket in tokens, at least the longest sequence's end.
-        want_logits: whether rank 0 returns the logits, not only the ids.
+        want_logits: whether the first rank returns the logits, not only the ids; every rank then
+            samples, so that ranks can be compared.
         path: "prefill" holds prompt rows only.
         num_top: of each logits row, so many best tokens are returned by rank 0; 0: none.
         has_prompt_rows: whether any row, of this batch or another, is of a prompt.

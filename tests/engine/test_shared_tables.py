@@ -17,7 +17,7 @@ from engine import LLM
 from engine.config.parse import load_model_config
 from engine.engram import shared_tables
 from engine.engram.shared_tables import SharedTables, create_table_segment, table_extents
-from engine.parallel import processes
+from engine.parallel import host_memory, processes
 from engine.parallel.shared_segment import SharedSegment
 from engine.weights.checkpoint import Checkpoint
 from harness.core.errors import UsageError
@@ -117,7 +117,7 @@ def test_a_full_dev_shm_ends_with_needed_and_free_bytes_and_starts_nothing(
 
     monkeypatch.setattr("engine.parallel.shared_segment._free_bytes", no_room)
     monkeypatch.setattr(
-        processes, "create_table_segment", lambda config: create_table_segment(config, tmp_path)
+        host_memory, "create_table_segment", lambda config: create_table_segment(config, tmp_path)
     )
     started: list[object] = []
     monkeypatch.setattr(processes.ProcessExecutor, "_start", lambda *args: started.append(args))
