@@ -35,7 +35,7 @@ VLLM_BENCH_NEEDS="aiohttp blake3 cachetools cbor2 cloudpickle compressed-tensors
 diskcache einops fastapi gguf ijson lark llguidance lm-format-enforcer mcp model-hosting-container-standards \
 msgspec openai openai-harmony outlines_core pandas partial-json-parser pillow \
 prometheus-fastapi-instrumentator psutil py-cpuinfo pybase64 pyzmq requests sentencepiece \
-setproctitle tiktoken watchfiles xgrammar"
+setproctitle tiktoken uvloop watchfiles xgrammar"
 
 prepare_vllm() { # $1: pin of torch
     # shellcheck disable=SC2086 # a list of names

@@ -34,8 +34,10 @@ class ChatAnswer:
         """The role, one chunk a token, then the usage if asked for, then the end."""
         head = {**self.head, "object": "chat.completion.chunk"}
         async with self.service.open([self.job]) as call:
-            yield event({**head, "choices": [_delta({"role": "assistant", "content": ""})]})
             async for piece in self.service.pieces(call, [self.job]):
+                if not self.usage.completion_tokens:
+                    # With the first token, not before: clients take any delta for one.
+                    yield event({**head, "choices": [_delta({"role": "assistant", "content": ""})]})
                 self.usage.take(piece.index, piece.facts)
                 choice = _delta({"content": piece.text}, self._logprobs([piece]))
                 choice["finish_reason"] = piece.finish_reason

@@ -14,11 +14,15 @@ import pytest
 from tokenizers import Tokenizer
 
 from engine.serve.app import ServeOptions
+from tests.clients.agreement import capture_log
 from tests.engine.serve.running import RunningServer, checkpoint_with_tokenizer, running
 from tests.fakes.formula_engine import VOCAB_SIZE, formula_engine
 
 CLIENTS = Path(os.environ.get("CLIENTS_DIR", Path(__file__).parents[2] / ".clients"))
+# A prompt takes half a second and a token 50 ms, as on the port's machine or shorter; what a
+# client spends on sending a request then is a small part, as it is there.
 STEP_S = 0.05
+PROMPT_S = 0.45
 
 Client = Callable[..., str]
 
@@ -40,14 +44,15 @@ def tokenizer_only(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture
-def server(model: Path) -> Iterator[RunningServer]:
+def server(model: Path, caplog: pytest.LogCaptureFixture) -> Iterator[RunningServer]:
+    capture_log(caplog)
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     words = [
         token
         for token in range(3, VOCAB_SIZE)
         if tokenizer.decode([token]).strip().isascii() and tokenizer.decode([token]).strip()
     ]
-    engine = formula_engine(model, step_s=STEP_S, only_ids=words)
+    engine = formula_engine(model, step_s=STEP_S, prompt_s=PROMPT_S, only_ids=words)
     with running(engine, ServeOptions(model_names=("formula",))) as server:
         yield server
 

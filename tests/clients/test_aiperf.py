@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.agreement import ServerLog, assert_close
 from tests.clients.conftest import Client
 from tests.engine.serve.running import RunningServer
 
@@ -15,9 +16,17 @@ NUM_IN, NUM_OUT = 16, 80
 
 
 @pytest.mark.clients
-@pytest.mark.parametrize("kind", ["completions", "chat"])
+@pytest.mark.parametrize(
+    ("kind", "path"), [("completions", "/v1/completions"), ("chat", "/v1/chat/completions")]
+)
 def test_counts_are_equal_and_latencies_within_two_percent(
-    server: RunningServer, client: Client, tokenizer_only: Path, tmp_path: Path, kind: str
+    server: RunningServer,
+    client: Client,
+    tokenizer_only: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    path: str,
 ) -> None:
     client(
         "aiperf",
@@ -35,7 +44,12 @@ def test_counts_are_equal_and_latencies_within_two_percent(
     assert report["request_error_rate"]["avg"] == 0
     assert report["output_sequence_length"]["avg"] == NUM_OUT
     assert report["total_osl"]["avg"] == server.metric("neuron_harness_generation_tokens_total")
-    prefix = "neuron_harness_time_per_output_token_seconds_"
-    tpot_ms = 1e3 * server.metric(prefix + "sum") / server.metric(prefix + "count")
+    log = ServerLog.of(caplog, path)
+    assert log.completion_tokens == (NUM_OUT,) * NUM_REQUESTS
     # AIPerf calls vLLM's TPOT the inter token latency.
-    assert report["inter_token_latency"]["avg"] == pytest.approx(tpot_ms, rel=0.02)
+    for name, served_ms in (
+        ("time_to_first_token", log.ttft_ms),
+        ("inter_token_latency", log.tpot_ms),
+    ):
+        found = report[name]
+        assert_close(f"aiperf {kind} {name}", found["avg"], found["p50"], served_ms)

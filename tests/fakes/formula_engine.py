@@ -55,6 +55,7 @@ class FormulaExecutor:
         bias: [V], added to every row of logits.
         nan_at: the row at this position of a sequence has a NaN; None: no row has.
         counters: what every step counts.
+        prompt_s: a step with rows of a prompt takes so much longer.
     """
 
     def __init__(
@@ -63,15 +64,19 @@ class FormulaExecutor:
         bias: np.ndarray | float = 0.0,
         nan_at: int | None = None,
         counters: Mapping[str, float] = NO_COLLECTIVES,
+        prompt_s: float = 0.0,
     ) -> None:
         self._before_step = before_step
         self._bias = bias
         self._nan_at = nan_at
         self._counters = counters
+        self._prompt_s = prompt_s
         self.plans: list[StepPlan] = []
 
     def execute(self, plans: Sequence[StepPlan]) -> tuple[StepOutput, ...]:
         self._before_step(plans[0].step)
+        if self._prompt_s and any(plan.has_prompt_rows for plan in plans):
+            time.sleep(self._prompt_s)
         return tuple(self._output(plan) for plan in plans)
 
     def _output(self, plan: StepPlan) -> StepOutput:
@@ -118,12 +123,13 @@ def formula_engine(
     only_ids: Sequence[int] = (),
     nan_at: int | None = None,
     counters: Mapping[str, float] = NO_COLLECTIVES,
+    prompt_s: float = 0.0,
 ) -> LLM:
     """An engine on the configuration of a checkpoint; its weights are never read.
 
     Args:
         only_ids: generated ids are among these; empty allows all.
-        nan_at, counters: see FormulaExecutor.
+        nan_at, counters, prompt_s: see FormulaExecutor.
     """
     bias = np.zeros(VOCAB_SIZE)
     if only_ids:
@@ -135,7 +141,7 @@ def formula_engine(
             time.sleep(step_s)
 
     def open_executor(_: EngineSettings, __: ModelConfig, ___: EngineLimits) -> FormulaExecutor:
-        return FormulaExecutor(before_step or wait, bias, nan_at, counters)
+        return FormulaExecutor(before_step or wait, bias, nan_at, counters, prompt_s)
 
     settings = EngineSettings(str(checkpoint), numerics="exact", num_kv_blocks=num_kv_blocks)
     return LLM(settings, executor=open_executor)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from pathlib import Path
+
 import pytest
 
 from engine.chat import encode_chat
 from harness.core.errors import UsageError
-from tests.engine.serve.running import RunningServer
+from tests.engine.serve.running import RunningServer, running
+from tests.fakes.formula_engine import formula_engine
 
 BOS, EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -73,6 +78,34 @@ def test_the_stream_opens_with_the_role_and_closes_with_the_last_token(
     assert usage["usage"]["completion_tokens"] == 4
     assert {event["object"] for event in events} == {"chat.completion.chunk"}
     assert len({event["id"] for event in events}) == 1
+
+
+def test_the_role_comes_with_the_first_token_so_that_no_client_takes_it_for_one(
+    checkpoint: Path,
+) -> None:
+    gate = threading.Event()
+
+    def wait(_: int) -> None:
+        gate.wait(10)
+
+    engine = formula_engine(checkpoint, before_step=wait)
+    body = {"messages": MESSAGES, "max_tokens": 2, "ignore_eos": True, "stream": True}
+    with running(engine) as server:
+        seen: list[str] = []
+
+        def read() -> None:
+            with server.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+                seen.extend(line for line in answer.iter_lines() if line)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        server.wait_until(lambda: engine.scheduler.num_running == 1)
+        reader.join(timeout=0.2)
+        assert seen == []
+        gate.set()
+        reader.join()
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in seen[:-1]]
+    assert [sorted(delta) for delta in deltas] == [["content", "role"], ["content"], ["content"]]
 
 
 def test_parts_and_text_are_the_same_message(server: RunningServer) -> None:
