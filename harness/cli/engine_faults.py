@@ -268,8 +268,8 @@ def _page_reused_too_early(engine: LLM) -> None:
 
 
 def _hand_on_pages(engine: LLM, prompt: Sequence[int]) -> None:
-    running = engine.scheduler.running[0]
-    pool = engine.scheduler.pool
+    scheduler = engine.scheduler.schedulers[0]
+    running, pool = scheduler.running[0], scheduler.pool
     pool._free_pages = sorted((*pool._free_pages, *running.pages), reverse=True)
     neighbour = Request(
         request_id=-1,

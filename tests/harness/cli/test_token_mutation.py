@@ -69,7 +69,8 @@ def test_the_other_faults_are_found_and_controls_match(name, checkpoint):
 
 def test_the_message_of_a_failed_rank_says_how_far_it_came(checkpoint):
     verdict = judged("skipped collective", checkpoint)
-    assert "rank 1 made" in verdict.match.message
+    assert "rank 1 is in attention.3 " in verdict.match.message
+    assert ", rank 0 is in moe.2 " in verdict.match.message
     assert "after 1 tokens of prompt 'short'" in verdict.match.message
 
 
