@@ -13,18 +13,7 @@ from tiny_checkpoints.variants import Variant
 __all__ = ["json_text", "model_config", "tokenizer_config", "write_json"]
 
 _MAX_POSITIONS = 4096
-_ENGRAM_LAYERS = (1, 4)
 _ENGRAM_VOCAB, _ENGRAM_HEADS, _ENGRAM_NGRAM = 64, 2, 4
-# One layer plan for all variants: every kind of layer once (model.md §6).
-_LAYER_PLAN: dict[str, Any] = {
-    "num_hidden_layers": 10,
-    "num_nextn_predict_layers": 3,
-    "compress_ratios": [0, 0, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0],
-    "kv_source_layer_ids": [2, 4, 6],
-    "index_source_layer_ids": [2, 4, 6, 8],
-    "candidate_source_layer_id": 6,
-    "dspark_target_layer_ids": [7, 8, 9],
-}
 _CONSTANTS: dict[str, Any] = {
     "num_key_value_heads": 1,
     "hidden_act": "silu",
@@ -94,7 +83,8 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def _text_config(variant: Variant, tokenizer: TinyTokenizer) -> dict[str, Any]:
-    primes = engram_primes(len(_ENGRAM_LAYERS), _ENGRAM_NGRAM, _ENGRAM_HEADS, _ENGRAM_VOCAB)
+    plan = variant.layers
+    primes = engram_primes(len(plan.engram_layers), _ENGRAM_NGRAM, _ENGRAM_HEADS, _ENGRAM_VOCAB)
     return {
         "model_type": "deepseek_v41_text",
         "vocab_size": variant.vocab_size,
@@ -109,13 +99,20 @@ def _text_config(variant: Variant, tokenizer: TinyTokenizer) -> dict[str, Any]:
         "n_routed_experts": variant.num_experts,
         "num_experts_per_tok": variant.num_experts_per_tok,
         "sliding_window": variant.sliding_window,
-        "index_n_heads": 32,
+        "index_n_heads": variant.index_heads,
         "index_head_dim": variant.index_head_dim,
         "index_topk": variant.index_topk,
         "candidate_topk_blocks": variant.candidate_blocks,
         "candidate_block_size": variant.candidate_block_size,
-        **_LAYER_PLAN,
+        "num_hidden_layers": len(plan.compress_ratios),
+        "num_nextn_predict_layers": plan.draft_stages,
+        "compress_ratios": [*plan.compress_ratios, *[0] * plan.draft_stages],
+        "kv_source_layer_ids": list(plan.kv_sources),
+        "index_source_layer_ids": list(plan.index_sources),
+        "candidate_source_layer_id": plan.candidate_source,
+        "dspark_target_layer_ids": list(plan.draft_targets),
         **_CONSTANTS,
+        "hc_mult": variant.residual_streams,
         "rope_scaling": {
             "rope_type": "yarn",
             "factor": 16,
@@ -123,7 +120,7 @@ def _text_config(variant: Variant, tokenizer: TinyTokenizer) -> dict[str, Any]:
             "beta_slow": 1,
             "original_max_position_embeddings": variant.rope_original_positions,
         },
-        "engram_layer_ids": list(_ENGRAM_LAYERS),
+        "engram_layer_ids": list(plan.engram_layers),
         "engram_num_embeddings": engram_table_rows(primes),
         "engram_max_ngram_size": _ENGRAM_NGRAM,
         "engram_n_heads": _ENGRAM_HEADS,

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from tiny_checkpoints.manifest import verify
+from tiny_checkpoints.stored import stored_directory
 from tiny_checkpoints.variants import variant_named
 from tiny_checkpoints.writer import write_checkpoint
 
@@ -16,6 +17,7 @@ __all__ = ["generate"]
 def generate(variant: str, directory: Path | str) -> Path:
     """Make a tiny checkpoint, or reuse one that is already there and intact.
 
+    A trained one is copied from the package, others are drawn.
     Written beside the target first and renamed when whole, so that a broken run leaves nothing
     that looks like a checkpoint. The same bytes on every machine, checked against the manifest.
 
@@ -38,7 +40,10 @@ def generate(variant: str, directory: Path | str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        write_checkpoint(chosen, staging)
+        if chosen.is_trained:
+            shutil.copytree(stored_directory(chosen), staging, dirs_exist_ok=True)
+        else:
+            write_checkpoint(chosen, staging)
         verify(staging, chosen.name)
         staging.chmod(0o755)
         _move_into_place(staging, target, chosen.name)

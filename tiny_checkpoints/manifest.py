@@ -9,7 +9,8 @@ from pathlib import Path
 
 from harness.core.errors import InputError
 from tiny_checkpoints.recipe import ParameterSource
-from tiny_checkpoints.safetensors_file import Shard, tensors_digest
+from tiny_checkpoints.safetensors_file import Shard, StoredTensor, tensors_digest
+from tiny_checkpoints.stored import stored_directory
 from tiny_checkpoints.variants import variant_named
 from tiny_checkpoints.writer import geometry_of, shard_tensors, shards_of
 
@@ -117,15 +118,22 @@ def _header_hash(path: Path) -> str:
 
 
 def _difference(path: Path, variant: str) -> str:
-    """What differs in a file: the first tensor whose bytes are not those drawn again."""
+    """What differs in a file: the first tensor whose bytes are not those of the variant."""
     if path.suffix != ".safetensors":
         return "sha256"
-    chosen = variant_named(variant)
-    expected = shard_tensors(ParameterSource(chosen), shards_of(geometry_of(chosen))[path.name])
-    shard = Shard(path)
+    expected, shard = _expected_tensors(path.name, variant), Shard(path)
     if set(shard.entries) != set(expected):
         return f"tensor {min(set(shard.entries) ^ set(expected))}, sha256 of the shard"
     for name, tensor in expected.items():
         if tensors_digest({name: tensor}) != tensors_digest({name: shard.read(name)}):
             return f"tensor {name}, sha256 of the shard"
     return "sha256"
+
+
+def _expected_tensors(file_name: str, variant: str) -> dict[str, StoredTensor]:
+    """A shard's tensors, stored or drawn again."""
+    chosen = variant_named(variant)
+    if chosen.is_trained:
+        shard = Shard(stored_directory(chosen) / file_name)
+        return {name: shard.read(name) for name in shard.entries}
+    return shard_tensors(ParameterSource(chosen), shards_of(geometry_of(chosen))[file_name])

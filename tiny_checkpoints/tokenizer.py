@@ -11,7 +11,13 @@ from typing import Any
 
 from tiny_checkpoints.tokenizer_text import TEXT
 
-__all__ = ["SPECIAL_TOKENS", "TinyTokenizer", "build_tokenizer", "compressed_vocab_size"]
+__all__ = [
+    "SPECIAL_TOKENS",
+    "TinyTokenizer",
+    "build_tokenizer",
+    "compressed_vocab_size",
+    "token_map",
+]
 
 _FIRST_TOKENS = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>")
 SPECIAL_TOKENS = (
@@ -103,13 +109,20 @@ def build_tokenizer(vocab_size: int) -> TinyTokenizer:
     return TinyTokenizer((*_FIRST_TOKENS, *alphabet, *joined, *SPECIAL_TOKENS), merges)
 
 
-def compressed_vocab_size(tokenizer: TinyTokenizer) -> int:
-    """How many different keys the token map of model.md §2.9 knows."""
-    keys = set()
+def token_map(tokenizer: TinyTokenizer) -> list[int]:
+    """Token id -> compressed id of the Engram hash (model.md §2.9), by first appearance."""
+    seen: dict[str, int] = {}
+    compressed = []
     for token_id, token in enumerate(tokenizer.tokens):
         text = tokenizer.text_of(token_id)
-        keys.add(token if "\ufffd" in text else _normalised(text) or text)
-    return len(keys)
+        key = token if "\ufffd" in text else _normalised(text) or text
+        compressed.append(seen.setdefault(key, len(seen)))
+    return compressed
+
+
+def compressed_vocab_size(tokenizer: TinyTokenizer) -> int:
+    """How many different keys the token map of model.md §2.9 knows."""
+    return max(token_map(tokenizer)) + 1
 
 
 def _normalised(text: str) -> str:

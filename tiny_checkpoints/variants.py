@@ -8,7 +8,7 @@ from types import MappingProxyType
 from harness.core.errors import UsageError
 from harness.core.suggest import near_names
 
-__all__ = ["VARIANTS", "Gains", "Variant", "variant_named"]
+__all__ = ["VARIANTS", "Gains", "LayerPlan", "Variant", "variant_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,23 @@ class Gains:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """Which layer is of which kind; the default has every kind once (model.md §6).
+
+    Attributes:
+        compress_ratios: of the backbone layers; a draft stage has ratio 0.
+    """
+
+    compress_ratios: tuple[int, ...] = (0, 0, 2, 2, 2, 2, 1, 1, 1, 1)
+    kv_sources: tuple[int, ...] = (2, 4, 6)
+    index_sources: tuple[int, ...] = (2, 4, 6, 8)
+    candidate_source: int = 6
+    engram_layers: tuple[int, ...] = (1, 4)
+    draft_stages: int = 3
+    draft_targets: tuple[int, ...] = (7, 8, 9)
+
+
+@dataclass(frozen=True, slots=True)
 class Variant:
     """One tiny checkpoint.
 
@@ -48,6 +65,7 @@ class Variant:
         seed: part of every random stream's name.
         hidden_size ... engram_head_dim: as in model.md §6's table.
         purpose: one line for people.
+        is_trained: its weights are stored in the package; others are drawn.
     """
 
     name: str
@@ -75,6 +93,10 @@ class Variant:
     rope_original_positions: int = 256
     seed: int = 1
     gains: Gains = field(default_factory=Gains)
+    index_heads: int = 32
+    residual_streams: int = 4
+    layers: LayerPlan = field(default_factory=LayerPlan)
+    is_trained: bool = False
 
 
 _TINY_A = Variant(
@@ -157,6 +179,42 @@ _VARIANTS = (
         sliding_window=16,
         engram_head_dim=32,
         markov_rank=32,
+    ),
+    Variant(
+        "tiny-T",
+        "trained to copy and to recall; its tokens hang on window, compressed entries and experts",
+        vocab_size=320,
+        hidden_size=64,
+        num_heads=4,
+        head_dim=64,
+        rope_dim=32,
+        q_lora_rank=64,
+        o_groups=4,
+        o_lora_rank=32,
+        moe_intermediate_size=32,
+        num_experts=8,
+        num_experts_per_tok=2,
+        draft_experts=4,
+        draft_experts_per_tok=2,
+        index_head_dim=32,
+        index_topk=8,
+        candidate_blocks=4,
+        candidate_block_size=4,
+        sliding_window=16,
+        engram_head_dim=32,
+        markov_rank=32,
+        index_heads=8,
+        residual_streams=2,
+        layers=LayerPlan(
+            compress_ratios=(0, 2, 2, 1, 1, 1),
+            kv_sources=(1, 3),
+            index_sources=(1, 3, 5),
+            candidate_source=3,
+            engram_layers=(0,),
+            draft_stages=0,
+            draft_targets=(3, 4, 5),
+        ),
+        is_trained=True,
     ),
 )
 

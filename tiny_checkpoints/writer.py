@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,28 @@ from tiny_checkpoints.safetensors_file import StoredTensor, write_shard
 from tiny_checkpoints.tokenizer import build_tokenizer
 from tiny_checkpoints.variants import Variant
 
-__all__ = ["INDEX_FILE", "geometry_of", "shard_tensors", "shards_of", "write_checkpoint"]
+__all__ = ["INDEX_FILE", "Source", "geometry_of", "shard_tensors", "shards_of", "write_checkpoint"]
+
+
+class Source(Protocol):
+    """Gives parameters their values."""
+
+    def values(self, unit: Unit) -> npt.NDArray[np.float64]:
+        """A parameter in fp64, before it is rounded to its stored form."""
+
+    def table_exponents(self, unit: Unit) -> npt.NDArray[np.int32]:
+        """Scale exponents [rows, W/32] of an Engram table."""
+
 
 INDEX_FILE = "model.safetensors.index.json"
 
 
-def write_checkpoint(variant: Variant, directory: Path) -> None:
-    """Write every file of `variant` into an existing directory."""
+def write_checkpoint(variant: Variant, directory: Path, source: Source | None = None) -> None:
+    """Write every file of `variant` into an existing directory.
+
+    Args:
+        source: of the parameters; by default they are drawn by the variant's recipe.
+    """
     tokenizer = build_tokenizer(variant.vocab_size)
     config = model_config(variant, tokenizer)
     write_json(directory / "config.json", config)
@@ -35,7 +50,7 @@ def write_checkpoint(variant: Variant, directory: Path) -> None:
         {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "temperature": 1.0},
     )
     shards = shards_of(geometry_of(variant))
-    source = ParameterSource(variant)
+    source = source or ParameterSource(variant)
     weight_map: dict[str, str] = {}
     total_bytes = 0
     for file_name, units in shards.items():
@@ -70,7 +85,7 @@ def shards_of(geometry: Geometry) -> dict[str, list[Unit]]:
     }
 
 
-def shard_tensors(source: ParameterSource, units: list[Unit]) -> dict[str, StoredTensor]:
+def shard_tensors(source: Source, units: list[Unit]) -> dict[str, StoredTensor]:
     """Draw and encode the tensors of one shard."""
     tensors: dict[str, StoredTensor] = {}
     for unit in units:
@@ -78,7 +93,7 @@ def shard_tensors(source: ParameterSource, units: list[Unit]) -> dict[str, Store
     return tensors
 
 
-def _encoded(source: ParameterSource, unit: Unit) -> Mapping[str, StoredTensor]:
+def _encoded(source: Source, unit: Unit) -> Mapping[str, StoredTensor]:
     values = source.values(unit)
     if unit.form == "bf16":
         arrays: tuple[npt.NDArray[Any], ...] = (bf16_bytes(values),)
