@@ -6,7 +6,7 @@ from typing import Any
 
 from kernels.fp8_activation import BLOCK
 from kernels.launch import nisa, nl
-from kernels.tiling import PARTITIONS, PSUM_BANK_FP32
+from kernels.tiling import PARTITIONS, PSUM_BANK_FP32, ceil_div
 
 __all__ = ["chunk_columns", "weight_columns"]
 
@@ -26,8 +26,9 @@ def chunk_columns(num_k_tiles: int) -> int:
 def weight_columns(codes_hbm: Any, scale_hbm: Any, column: int, columns: int) -> Any:
     """bf16 [128, K/128, columns]: codes times scales, exact; column and columns in whole blocks.
 
-    A DMA with stride 0 hands each scale to the 32 partitions it serves; one VectorE instruction
-    multiplies, scales broadcast over 32 columns.
+    A DMA with stride 0 hands each scale to the 32 partitions it serves; VectorE multiplies half of
+    the k tiles and GpSimd the others, scales broadcast over 32 columns. ScalarE cannot help: its
+    scale is one number a partition.
     """
     num_k_tiles = codes_hbm.shape[0] // PARTITIONS
     width = codes_hbm.shape[1]
@@ -55,11 +56,24 @@ def weight_columns(codes_hbm: Any, scale_hbm: Any, column: int, columns: int) ->
         ),
     )
     weight_sb = nl.ndarray((PARTITIONS, num_k_tiles, columns), dtype=nl.bfloat16, buffer=nl.sbuf)
-    by_block = (PARTITIONS, num_k_tiles, blocks, BLOCK)
-    nisa.tensor_tensor(
-        dst=weight_sb.reshape(by_block),
-        data1=codes_sb.view(nl.float8_e4m3).reshape(by_block),
-        data2=scale_sb.expand_dim(3).broadcast(3, BLOCK),
-        op=nl.multiply,
-    )
+    codes = codes_sb.view(nl.float8_e4m3)
+    vector_tiles = ceil_div(num_k_tiles, 2)
+    _scale_tiles(weight_sb, codes, scale_sb, 0, vector_tiles, nisa.engine.vector)
+    if vector_tiles < num_k_tiles:
+        _scale_tiles(weight_sb, codes, scale_sb, vector_tiles, num_k_tiles, nisa.engine.gpsimd)
     return weight_sb
+
+
+def _scale_tiles(
+    weight_sb: Any, codes: Any, scale_sb: Any, first: int, end: int, engine: Any
+) -> None:
+    """weight = codes * scale in k tiles first..end, on one engine."""
+    blocks = scale_sb.shape[2]
+    by_block = (PARTITIONS, end - first, blocks, BLOCK)
+    nisa.tensor_tensor(
+        dst=weight_sb[:, first:end, :].reshape(by_block),
+        data1=codes[:, first:end, :].reshape(by_block),
+        data2=scale_sb[:, first:end, :].expand_dim(3).broadcast(3, BLOCK),
+        op=nl.multiply,
+        engine=engine,
+    )

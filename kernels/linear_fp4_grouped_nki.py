@@ -20,13 +20,14 @@ Tiling (both cores at LNC=2: each takes half of the byte columns of N):
         quantise, dequantise and transpose the rows                    (fp8_activation.py)
         for each pair: load its expert id; for <= 256 byte columns (512 features) at a time:
             DMA codes [128, K/128, bytes] at expert * stride; scales bf16 [K/32, 2, bytes]
-            VectorE: fp4 -> fp8 bits: one mask for the first code, 3 instructions for the second
+            GpSimd and VectorE: fp4 -> fp8 bits, one mask for the first code, 3 instructions for the
+            second; VectorE makes one of the four
             for each 128 channels: PE copies 4 scale rows down 128 partitions (0/1 matmul, exact)
             VectorE: fp8 * scale (PSUM) -> bf16
             for 128 rows: K/128 matmuls; the pair's rows are copied under a predicate
 All rows of a block meet every expert of the block: the matmul costs the same, no gather or scatter
-is needed, and another expert's result is never mixed in, not even as 0 * inf. VectorE's unpacking
-(3 element-operations a weight) is the bound, not the extra columns of PE.
+is needed, and another expert's result is never mixed in, not even as 0 * inf. VectorE is
+the bound (half an operation a weight of unpacking, one of scaling), not the extra columns of PE.
 
 Refuses: numerics other than trn2's, x that is not bf16, K > 16384, weights not "fp4", scales of
 2^122 or more. Values of x must be finite.
@@ -98,7 +99,11 @@ def _unpacked(codes_hbm: Any, expert: Any, column: int, columns: int) -> Any:
     high_sb = nl.ndarray((PARTITIONS, num_k_tiles, columns), dtype=nl.uint8, buffer=nl.sbuf)
     low_sb = nl.ndarray((PARTITIONS, num_k_tiles, columns), dtype=nl.uint8, buffer=nl.sbuf)
     nisa.tensor_scalar(
-        dst=fp8_sb[:, :, 0, :], data=packed_sb, op0=nl.bitwise_and, operand0=0b10011100
+        dst=fp8_sb[:, :, 0, :],
+        data=packed_sb,
+        op0=nl.bitwise_and,
+        operand0=0b10011100,
+        engine=nisa.engine.gpsimd,
     )
     nisa.tensor_scalar(
         dst=high_sb,
@@ -115,8 +120,15 @@ def _unpacked(codes_hbm: Any, expert: Any, column: int, columns: int) -> Any:
         operand0=0b01000000,
         op1=nl.right_shift,
         operand1=2,
+        engine=nisa.engine.gpsimd,
     )
-    nisa.tensor_tensor(dst=fp8_sb[:, :, 1, :], data1=high_sb, data2=low_sb, op=nl.bitwise_or)
+    nisa.tensor_tensor(
+        dst=fp8_sb[:, :, 1, :],
+        data1=high_sb,
+        data2=low_sb,
+        op=nl.bitwise_or,
+        engine=nisa.engine.gpsimd,
+    )
     return fp8_sb.view(nl.float8_e4m3)
 
 

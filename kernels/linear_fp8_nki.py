@@ -15,11 +15,11 @@ Tiling (both cores at LNC=2: each takes half of the 32-column blocks of N):
         quantise, dequantise and transpose the rows           (fp8_activation.py)
         for <= 512 columns at a time (more for small K, fewer for large):
             DMA codes [128, K/128, columns] and scales, replicated 32 times down the partitions
-            VectorE: codes * scale -> bf16, one instruction                 (fp8_weight_tiles.py)
+            VectorE and GpSimd, half each: codes * scale -> bf16            (fp8_weight_tiles.py)
             for 128 tokens, for 512 columns: K/128 matmuls, tokens stationary, weights moving
             ScalarE: PSUM -> bf16 or fp32 -> HBM
-Tokens are stationary also in decode: the bound there is VectorE's dequantisation, K * N / 128
-cycles, and this order needs no transpose of the result.
+Tokens are stationary also in decode: the bound there is the dequantisation, K * N / 256 cycles of
+VectorE and of GpSimd, and this order needs no transpose of the result.
 
 Refuses: numerics other than trn2's, x that is not bf16, K > 32768, weights not "fp8_block", scale
 bytes of NaN. Values of x must be finite.

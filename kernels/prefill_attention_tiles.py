@@ -86,7 +86,8 @@ def rows_by_channel(rows_sb: Any, piece: int) -> Any:
                 data=rows_sb[:, j, i * piece : (i + 1) * piece],
                 engine=nisa.engine.tensor,
             )
-        nisa.tensor_copy(dst=kt_sb[:, i, :], src=kt_psum)
+        engine = nisa.engine.scalar if i % 2 == 0 else nisa.engine.vector
+        nisa.tensor_copy(dst=kt_sb[:, i, :], src=kt_psum, engine=engine)
     return kt_sb
 
 

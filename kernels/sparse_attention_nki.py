@@ -18,7 +18,8 @@ Tiling (LNC=2: each core takes half of the tokens):
     G tokens at a time, G * H <= 128 softmax rows (t, h): one head a rank still fills the lanes
         q -> PE transpose -> q^T [D', D/D', G, G*H], zero outside each token's own columns
         for each token, for 128 of its entries:
-            swdge gather of the rows [128, D]; PE transpose -> k^T [D', D/D', 128]
+            swdge gather of the rows [128, D]; PE transpose -> k^T [D', D/D', 128], copied out of
+            PSUM by ScalarE (two of three) and VectorE
             D/D' matmuls into scores PSUM [G*H, M]; other tokens' columns of q^T add exact zeros
         VectorE: scores * scale + mask; row max; ScalarE: exp with fused row sum
         for 128 entries: PE transpose of P -> [128, G*H]; VectorE spreads it to [128, G, G*H]

@@ -31,7 +31,9 @@ def scores(qt_sb: Any, gathered_sb: Any, tokens: int, rows: int, entries: int) -
     flat_sb = gathered_sb.reshape((height, gathered_sb.shape[1] * tiles, head_dim))
     for first in range(0, tokens * tiles, batch):
         count = min(batch, tokens * tiles - first)
-        kt_sb = keys_by_channel(flat_sb[:, first : first + count, :], piece)
+        # Two of three copies are ScalarE's, which has only the exponentials to do.
+        engine = nisa.engine.vector if first // batch % 3 == 2 else nisa.engine.scalar
+        kt_sb = keys_by_channel(flat_sb[:, first : first + count, :], piece, engine)
         for k in range(count):
             token, tile = (first + k) // tiles, (first + k) % tiles
             begin = tile * PARTITIONS

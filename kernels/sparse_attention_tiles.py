@@ -134,8 +134,9 @@ def load_queries(q_rows: Any, row: int, tokens: int, heads: int, qt_sb: Any) -> 
     )
 
 
-def keys_by_channel(rows_sb: Any, piece: int) -> Any:
-    """k^T [D', D/D', tiles, entries] of gathered rows [entries, tiles, D], tiles of one bank."""
+def keys_by_channel(rows_sb: Any, piece: int, engine: Any) -> Any:
+    """k^T [D', D/D', tiles, entries] of gathered rows [entries, tiles, D], tiles of one bank, which
+    `engine` copies out of PSUM."""
     entries, tiles, head_dim = rows_sb.shape
     pieces = head_dim // piece
     kt_sb = nl.ndarray((piece, pieces, tiles, entries), dtype=nl.bfloat16, buffer=nl.sbuf)
@@ -147,7 +148,7 @@ def keys_by_channel(rows_sb: Any, piece: int) -> Any:
                 data=rows_sb[:, tile, i * piece : (i + 1) * piece],
                 engine=nisa.engine.tensor,
             )
-    nisa.tensor_copy(dst=kt_sb, src=kt_psum)
+    nisa.tensor_copy(dst=kt_sb, src=kt_psum, engine=engine)
     return kt_sb
 
 
