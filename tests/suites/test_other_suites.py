@@ -54,6 +54,17 @@ def test_chunk_pairs_demand_the_same_bits_in_quantised() -> None:
     assert all(p.candidate.numerics == "quantised" for p in pairs if p.logit_bound == 0.0)
 
 
+def test_prefill_pairs_cross_every_axis_with_the_prefill_path() -> None:
+    pairs = load_token_suite("prefill").pairs
+    assert {pair.candidate.prefill for pair in pairs} == {"attention"}
+    assert {pair.oracle.prefill for pair in pairs} == {"as-decode"}
+    assert {pair.candidate.max_num_batched_tokens for pair in pairs} == {0, 11, 24, 128}
+    assert {pair.candidate.speculative for pair in pairs} == {"", "dspark"}
+    assert {pair.candidate.cp for pair in pairs} == {1, 2}
+    assert {pair.batch for pair in pairs} == {1, 2, 4}
+    assert all(pair.logit_bound == 0.0 for pair in pairs if pair.oracle.numerics == "quantised")
+
+
 def test_settings_are_listed_once_in_the_order_needed() -> None:
     suite = load_token_suite("tiny").at("some/checkpoint")
     settings = suite.settings
