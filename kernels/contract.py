@@ -20,6 +20,7 @@ __all__ = [
     "require_dtype",
     "require_ids",
     "require_limit",
+    "require_mask",
     "require_shape",
     "require_trn2",
     "require_weight",
@@ -89,6 +90,13 @@ def require_ids(op: str, name: str, tensor: torch.Tensor, shape: tuple[int, ...]
     """int64 or int32 of this shape."""
     if tensor.dtype not in (torch.int64, torch.int32):
         refuse(op, f"{name} has dtype {tensor.dtype}: pass int64 or int32")
+    require_shape(op, name, tensor, shape)
+
+
+def require_mask(op: str, name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """bool of this shape."""
+    if tensor.dtype != torch.bool:
+        refuse(op, f"{name} has dtype {tensor.dtype}: pass a bool mask")
     require_shape(op, name, tensor, shape)
 
 

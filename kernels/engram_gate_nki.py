@@ -31,6 +31,7 @@ import torch
 
 from harness.core.numerics import Numerics
 from kernels.contract import require, require_dtype, require_limit, require_shape, require_trn2
+from kernels.inverse_rms import inverse_rms
 from kernels.launch import launch, nisa, nki, nl
 from kernels.stream_tiles import (
     CHUNK_CHANNELS,
@@ -84,21 +85,10 @@ def _partial_sums(x_sb: Any, key_sb: Any, q_sb: Any, k_sb: Any, sums_sb: Any, fi
 def _gates(sums_sb: Any, channels: int, eps: float) -> Any:
     """fp32 [rows, m] of sums [rows, 3, m] over all channels."""
     rows, m = sums_sb.shape[0], sums_sb.shape[2]
-    rstd_sb = nl.ndarray((rows, 2, m), dtype=nl.float32, buffer=nl.sbuf)
     dot_sb = nl.ndarray((rows, m), dtype=nl.float32, buffer=nl.sbuf)
     size_sb = nl.ndarray((rows, m), dtype=nl.float32, buffer=nl.sbuf)
     sign_sb = nl.ndarray((rows, m), dtype=nl.uint32, buffer=nl.sbuf)
-    nisa.tensor_scalar(
-        dst=rstd_sb,
-        data=sums_sb[:, 1:3, :],
-        op0=nl.multiply,
-        operand0=1.0 / channels,
-        op1=nl.add,
-        operand1=eps,
-    )
-    nisa.tensor_scalar(
-        dst=rstd_sb, data=rstd_sb, op0=nl.rsqrt, operand0=0.0, engine=nisa.engine.gpsimd
-    )
+    rstd_sb = inverse_rms(sums_sb[:, 1:3, :], channels, eps)
     nisa.scalar_tensor_tensor(
         dst=dot_sb,
         data=sums_sb[:, 0, :],

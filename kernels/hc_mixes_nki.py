@@ -33,6 +33,7 @@ import torch
 from harness.core.numerics import Numerics
 from kernels.channel_tiles import contract, load_rows, transpose_rows
 from kernels.contract import require, require_dtype, require_limit, require_shape, require_trn2
+from kernels.inverse_rms import inverse_rms
 from kernels.launch import launch_many, nisa, nki, nl
 from kernels.plain_weight import channel_major
 from kernels.tile_masks import owner_mask
@@ -85,19 +86,8 @@ def _products(x_rows: Any, fn_sb: Any, token: int, tokens: int, fold: int) -> An
 def _coefficients(z_psum: Any, total_psum: Any, affine_sb: Any, channels: int, eps: float) -> Any:
     """fp32 [tokens, (2+m)m]: z * rsqrt(mean square + eps) * scale + base."""
     tokens, count = z_psum.shape
-    rstd_sb = nl.ndarray((tokens, 1), dtype=nl.float32, buffer=nl.sbuf)
     z_sb = nl.ndarray((tokens, count), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(
-        dst=rstd_sb,
-        data=total_psum,
-        op0=nl.multiply,
-        operand0=1.0 / channels,
-        op1=nl.add,
-        operand1=eps,
-    )
-    nisa.tensor_scalar(
-        dst=rstd_sb, data=rstd_sb, op0=nl.rsqrt, operand0=0.0, engine=nisa.engine.gpsimd
-    )
+    rstd_sb = inverse_rms(total_psum, channels, eps)
     nisa.scalar_tensor_tensor(
         dst=z_sb,
         data=z_psum,

@@ -49,10 +49,10 @@ from harness.core.errors import KernelError
 from harness.core.numerics import Numerics
 from kernels.attention_halves import join_halves, leave_half
 from kernels.contract import (
-    refuse,
     require,
     require_dtype,
     require_limit,
+    require_mask,
     require_shape,
     require_trn2,
 )
@@ -286,9 +286,7 @@ def prefill_attention(
     num_rows = rows.shape[0]
     require_shape(op, "rows", rows, (num_rows, head_dim))
     require_shape(op, "sink", sink, (num_heads,))
-    if allowed.dtype != torch.bool:
-        refuse(op, f"allowed has dtype {allowed.dtype}: pass a bool mask")
-    require_shape(op, "allowed", allowed, (num_tokens, num_rows))
+    require_mask(op, "allowed", allowed, (num_tokens, num_rows))
     require_limit(op, "H", num_heads, PARTITIONS)
     require_limit(op, "D", head_dim, PSUM_BANK_FP32)
     require_limit(op, "N", num_rows, _MAX_ROWS)

@@ -29,6 +29,7 @@ import torch
 
 from harness.core.numerics import Numerics
 from kernels.contract import require_dtype, require_limit, require_shape, require_trn2
+from kernels.inverse_rms import inverse_rms
 from kernels.launch import launch, nisa, nki, nl
 from kernels.tile_masks import same_group_mask
 from kernels.tiling import PARTITIONS, core_share, largest_fold
@@ -65,7 +66,6 @@ def rms_norm_kernel(x_hbm: Any, weight_hbm: Any, eps: float, fold: int) -> Any:
         x_sb = nl.ndarray((rows, width), dtype=x_hbm.dtype, buffer=nl.sbuf)
         y_sb = nl.ndarray((rows, width), dtype=x_hbm.dtype, buffer=nl.sbuf)
         sum_sb = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-        rstd_sb = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=x_sb, src=x_rows[begin : begin + rows, :])
         # The squares themselves are not needed: y_sb takes them until it holds the result.
         nisa.activation_reduce(
@@ -73,23 +73,11 @@ def rms_norm_kernel(x_hbm: Any, weight_hbm: Any, eps: float, fold: int) -> Any:
         )
         total = sum_sb
         if fold > 1:
-            sum_psum = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.psum)
+            total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.psum)
             nisa.nc_matmul(
-                dst=sum_psum, stationary=group_sb[0:rows, 0:rows], moving=sum_sb, accumulate=False
+                dst=total, stationary=group_sb[0:rows, 0:rows], moving=sum_sb, accumulate=False
             )
-            total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=total, src=sum_psum)
-        nisa.tensor_scalar(
-            dst=rstd_sb,
-            data=total,
-            op0=nl.multiply,
-            operand0=1.0 / channels,
-            op1=nl.add,
-            operand1=eps,
-        )
-        nisa.tensor_scalar(
-            dst=rstd_sb, data=rstd_sb, op0=nl.rsqrt, operand0=0.0, engine=nisa.engine.gpsimd
-        )
+        rstd_sb = inverse_rms(total, channels, eps)
         nisa.scalar_tensor_tensor(
             dst=y_sb,
             data=x_sb,

@@ -39,12 +39,11 @@ import torch
 
 from harness.core.numerics import Numerics
 from kernels.contract import (
-    refuse,
     require,
     require_dtype,
     require_ids,
     require_limit,
-    require_shape,
+    require_mask,
     require_trn2,
 )
 from kernels.launch import launch, nisa, nki, nl
@@ -319,9 +318,7 @@ def topk_positions(
     num_tokens, entries = scores.shape
     require_limit(op, "n", entries, MAX_SEARCH)
     if candidates is not None:
-        require_shape(op, "candidates", candidates, tuple(scores.shape))
-        if candidates.dtype != torch.bool:
-            refuse(op, f"candidates has dtype {candidates.dtype}: pass a bool mask")
+        require_mask(op, "candidates", candidates, tuple(scores.shape))
     count = min(top_k, entries)
     if num_tokens == 0 or entries == 0:
         return scores.new_empty((num_tokens, count), dtype=torch.int64)
