@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from engine import LLM
 from engine.parallel.executor import LockstepExecutor
@@ -187,6 +188,48 @@ def test_drafting_batches_give_the_tokens_of_plain_decoding() -> None:
         drafted = llm.generate(prompts, max_tokens=8)
     assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
     assert all(one.counters["num_drafts"] > 0 for one in drafted)
+
+
+@pytest.mark.parametrize("capacity", [0, 2])
+def test_batches_take_the_prefill_path_by_themselves(
+    alone: dict[str, list[Generation]], capacity: int
+) -> None:
+    chosen = settings("long", ep=2, prefill="attention", moe_capacity=capacity)
+    with LLM.in_one_process(chosen) as llm:
+        found = llm.generate(PROMPTS, max_tokens=3, want_logits=True)
+    assert _largest_difference(found, alone["exact"]) <= 1e-9
+    # The first batch decodes while the second still has a prompt, or both have prompts.
+    assert {step.path for one in found for step in one.steps} == {"prefill", "decode"}
+
+
+@pytest.mark.parametrize("capacity", [0, 2])
+def test_padding_of_any_batch_reaches_no_real_row(capacity: int) -> None:
+    def run(poison: float | None) -> list[Generation]:
+        with LLM.in_one_process(settings("long", ep=2, moe_capacity=capacity)) as llm:
+            for worker in _workers(llm):
+                worker.model.stream_hook = _poisoning(worker, poison)
+            return llm.generate(PROMPTS[:1], max_tokens=2, want_logits=True)
+
+    assert _largest_difference(run(float("nan")), run(None)) == 0
+
+
+def _poisoning(worker: Worker, poison: float | None) -> Any:
+    """Fill rows that hold no token, those of a batch without work included."""
+    execute = worker.execute
+    rows: list[int] = []
+
+    def noting(plan: Any) -> Any:
+        rows.append(plan.num_rows)
+        return execute(plan)
+
+    def fill(_: int, streams: torch.Tensor) -> torch.Tensor:
+        if poison is not None:
+            streams = streams.clone()
+            streams[rows[-1] :] = poison
+        return streams
+
+    worker.execute = noting  # type: ignore[method-assign]
+    return fill
 
 
 @pytest.mark.parametrize(
