@@ -35,7 +35,6 @@ def _served(numerics: str, num_kv_blocks: int, **changes: Any) -> list[Generatio
     ("numerics", "changes"),
     [
         ("exact", {}),
-        ("quantised", {}),
         ("quantised", {"prefill": "attention"}),
         ("quantised", {"max_num_batched_tokens": 5}),
     ],
