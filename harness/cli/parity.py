@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,22 +11,36 @@ from rich.console import Console
 
 from harness.cli import kernel_backend
 from harness.cli.parity_arguments import require_parity_arguments
+from harness.cli.parity_selection import (
+    KERNELS,
+    ParityOptions,
+    Selection,
+    judge_here,
+    judge_on_cluster,
+    num_cores,
+    targets_for,
+)
 from harness.cli.session import DEFAULT_OUT, console, progress_bar, recording
 from harness.core.case import Case, Tolerance
-from harness.core.errors import ExitCode, UsageError, VacuousError
+from harness.core.errors import ExitCode, UsageError
 from harness.core.ops import OP_SHEET
 from harness.core.status import worst_exit_code
 from harness.core.suggest import near_names
 
 if TYPE_CHECKING:
     from harness.core.results import ParityResult
-    from harness.run.parity import ParityTargets
     from harness.run.store import RunStore
 
-__all__ = ["PRESETS", "Selection", "check_parity", "judge_selection", "register", "select_cases"]
-
-REFERENCE = "references.op_table:TABLE"
-KERNELS = "kernels.op_table:TABLE"
+__all__ = [
+    "KERNELS",
+    "PRESETS",
+    "Selection",
+    "check_parity",
+    "judge_selection",
+    "register",
+    "select_cases",
+    "targets_for",
+]
 
 # Preset -> its ops and tier. What a preset promises is written down here and not read off the
 # kernels that exist: a lost kernel must fail, not shrink the run.
@@ -46,45 +59,6 @@ PRESETS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "all": (tuple(OP_SHEET), "default"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Cases of one or more suites with the budgets of their ops."""
-
-    cases: tuple[Case, ...]
-    tolerances: dict[str, dict[str, Tolerance]]
-
-    def on_cores(self, lnc: int) -> Selection:
-        """Without the cases that name another LNC degree than the one asked for; 0 keeps all.
-
-        Raises:
-            VacuousError: no case is left.
-        """
-        cases = tuple(case for case in self.cases if not lnc or case.lnc in (0, lnc))
-        if not cases:
-            raise VacuousError(f"--lnc {lnc}: every chosen case names another number of cores")
-        return replace(self, cases=cases)
-
-
-@dataclass(frozen=True, slots=True)
-class ParityOptions:
-    """How cases are run.
-
-    Attributes:
-        kernels: target text of the table under test.
-        repeat: calls whose outputs must be equal byte for byte.
-        time_limit_s, memory_limit_gib: of one case.
-        lnc: physical cores a launch, 1 or 2; 0 takes the backend's own.
-    """
-
-    backend: str = "interpret"
-    jobs: int = 0
-    repeat: int = 1
-    kernels: str = KERNELS
-    time_limit_s: float = 120.0
-    memory_limit_gib: float = 6.0
-    lnc: int = 0
 
 
 def register(app: typer.Typer) -> None:
@@ -119,9 +93,18 @@ def parity(
     seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
     junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML here.")] = None,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
+    executor: Annotated[str, typer.Option(help="local, or ray: cases on a cluster.")] = "local",
+    ray_address: Annotated[str, typer.Option(help="Of the cluster.")] = "auto",
 ) -> None:
     """Compare kernels with their references, case by case."""
-    options = ParityOptions(backend, jobs, repeat, kernels, time_limit_s, lnc=lnc)
+    if executor not in ("local", "ray") or (executor == "ray" and (mutation or replay or casts)):
+        raise UsageError(
+            f"--executor {executor!r}: local, or ray to judge the cases of a suite or preset"
+        )
+    address = ray_address if executor == "ray" else ""
+    options = ParityOptions(
+        backend, jobs, repeat, kernels, time_limit_s, lnc=lnc, ray_address=address
+    )
     require_parity_arguments(
         time_limit_s=time_limit_s,
         repeat=repeat,
@@ -200,7 +183,7 @@ def judge_mutants(
             TARGET,
             count=count,
             seed=seed,
-            jobs=options.jobs or _num_cores(),
+            jobs=options.jobs or num_cores(),
             on_verdict=on_verdict,
         )
     print_mutants(screen, verdicts, seed)
@@ -280,10 +263,7 @@ def _judged(
 ) -> list[ParityResult]:
     """Every result, recorded as it came, after the table."""
     from harness.cli.parity_table import print_parity
-    from harness.run.isolate import Limits
-    from harness.run.parity import run_suite
 
-    environments = _core_environments(options)
     cases = selection.cases
     finished: list[ParityResult] = []
     store.plan("parity", [case.case_id for case in cases])
@@ -294,37 +274,10 @@ def _judged(
             finished.append(result)
             tell(f"parity {result.op}", len(finished), len(cases))
 
-        results = run_suite(
-            cases,
-            selection.tolerances,
-            targets_for(options.kernels, options.lnc),
-            backend=options.backend,
-            jobs=len(environments) or options.jobs or _num_cores(),
-            environments=environments,
-            limits=Limits(
-                time_limit_s=options.time_limit_s,
-                memory_limit_bytes=int(options.memory_limit_gib * (1 << 30)),
-            ),
-            repeat=options.repeat,
-            bundle_root=store.directory / "bundles",
-            on_result=on_result,
-        )
+        judge = judge_on_cluster if options.ray_address else judge_here
+        results = judge(selection, options, store.directory / "bundles", on_result, screen)
     print_parity(screen, results)
     return results
-
-
-def targets_for(kernels: str, lnc: int = 0) -> ParityTargets:
-    """What workers resolve."""
-    from harness.run.parity import ParityTargets
-
-    return ParityTargets(
-        REFERENCE,
-        kernels,
-        select_backend=kernel_backend.selector(lnc),
-        poison=kernel_backend.POISON,
-        counters=kernel_backend.COUNTERS,
-        cores=kernel_backend.CORES,
-    )
 
 
 def _replay(directory: Path, options: ParityOptions, screen: Console) -> ExitCode:
@@ -355,23 +308,3 @@ def _write_junit(store: RunStore, path: Path) -> None:
         path.write_text(to_junit(read_run(store.directory)), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror}); see --junit") from error
-
-
-def _core_environments(options: ParityOptions) -> tuple[dict[str, str], ...]:
-    """On a device one worker a core, which it keeps for the run; nothing on a CPU."""
-    if options.backend != "device":
-        return ()
-    from harness.core.errors import MissingEvidenceError
-    from harness.run.device_cores import core_environments, visible_cores
-    from kernels.sdk import find_nki
-
-    state = find_nki()
-    if state.kind != "real":
-        raise MissingEvidenceError(f"backend 'device' cannot run: {state.reason}")
-    return core_environments(options.jobs, visible_cores())
-
-
-def _num_cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0))

@@ -1,7 +1,6 @@
 """Spreading a sweep over a Ray cluster: one task a setting, points recorded as they arrive.
 
-The ledger stays with the caller, so a run on a cluster resumes and reports like any other. The
-checkpoint's path and this package must be the same on every node.
+The ledger stays with the caller, so a run on a cluster resumes and reports like any other.
 """
 
 from __future__ import annotations
@@ -10,16 +9,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from harness.cli.ray_cluster import NEURON_CORES, arrivals, joined, lost_to, require_room, start
 from harness.cli.session import Tell
 from harness.core.engine_face import EngineSettings
-from harness.core.errors import MissingEvidenceError, UsageError
 from harness.core.results import PointStatus, SweepPoint
 from harness.core.sweep_spec import PlannedPoint, SweepSpec
 
-__all__ = ["NEURON_CORES", "demand_of", "sweep_on_ray"]
-
-# A Trainium node announces its cores under this name: ray start --resources '{"neuron_cores": 64}'
-NEURON_CORES = "neuron_cores"
+__all__ = ["demand_of", "sweep_on_ray"]
 
 
 def demand_of(settings: EngineSettings) -> dict[str, Any]:
@@ -49,21 +45,17 @@ def sweep_on_ray(
         MissingEvidenceError: ray is not installed, or there is no cluster.
         UsageError: no node could ever hold a setting.
     """
-    ray = _connected(address)
     waiting = [point for point in planned if point.key not in set(finished)]
     groups = [(key, list(group)) for key, group in groupby(waiting, key=lambda one: one.settings)]
-    try:
+    with joined(address) as ray:
         for settings, _ in groups:
-            _check_room(ray, settings)
+            require_room(ray, settings.label, demand_of(settings))
         streams = {
-            ray.remote(_measure)
-            .options(num_returns="streaming", max_retries=0, **demand_of(settings))
-            .remote(spec, points): points
-            for settings, points in groups
+            start(ray, _measure, demand_of(settings), spec, points): number
+            for number, (settings, points) in enumerate(groups)
         }
-        yield from _collected(ray, streams, tell, told_node)
-    finally:
-        ray.shutdown()
+        left = [list(points) for _, points in groups]
+        yield from _collected(ray, streams, left, tell, told_node)
 
 
 def _measure(spec: SweepSpec, points: list[PlannedPoint]) -> Iterator[tuple[SweepPoint, str]]:
@@ -84,50 +76,22 @@ def _measure(spec: SweepSpec, points: list[PlannedPoint]) -> Iterator[tuple[Swee
 
 def _collected(
     ray: Any,
-    streams: dict[Any, list[PlannedPoint]],
+    streams: dict[Any, int],
+    left: list[list[PlannedPoint]],
     tell: Tell,
     told_node: Callable[[SweepPoint, str], None],
 ) -> Iterator[SweepPoint]:
-    total = sum(map(len, streams.values()))
+    total = sum(map(len, left))
     num_done = 0
-    while streams:
-        (stream,), _ = ray.wait(list(streams), num_returns=1, fetch_local=False)
-        left = streams[stream]
-        try:
-            point, node = ray.get(next(stream))
-        except StopIteration:
-            del streams[stream]
+    for number, value in arrivals(ray, streams):
+        reason = lost_to(ray, value)
+        if reason is not None:
+            for lost in left[number]:
+                yield SweepPoint(lost.key, lost.config, PointStatus.CRASHED, reason)
             continue
-        except (ray.exceptions.RayError, ray.exceptions.RayTaskError) as error:
-            del streams[stream]
-            for lost in left:
-                yield SweepPoint(lost.key, lost.config, PointStatus.CRASHED, str(error))
-            continue
-        left[:] = [other for other in left if other.key != point.key]
+        point, node = value
+        left[number] = [other for other in left[number] if other.key != point.key]
         num_done += 1
         tell(f"{point.config['numerics']} on node {node[:8]}", num_done, total)
         told_node(point, node)
         yield point
-
-
-def _connected(address: str) -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingEvidenceError(
-            "--executor ray needs the extra: pip install 'neuron-harness[ray]'"
-        ) from error
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError) as error:
-        raise MissingEvidenceError(f"no Ray cluster at {address!r}: {error}") from error
-    return ray
-
-
-def _check_room(ray: Any, settings: EngineSettings) -> None:
-    demand = demand_of(settings)
-    needed = {"CPU": demand["num_cpus"], **demand.get("resources", {})}
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(all(node.get(k, 0) >= v for k, v in needed.items()) for node in nodes):
-        wanted = ", ".join(f"{count} {name}" for name, count in needed.items())
-        raise UsageError(f"{settings.label}: no node of the cluster has {wanted}")
