@@ -73,6 +73,7 @@ def _parity(payload: Mapping[str, Any]) -> dict[str, Any]:
         "num_fallbacks": payload.get("num_fallbacks", 0),
         "elapsed_ms": elapsed_ms.median if elapsed_ms else None,
         "counters": payload.get("counters") or {},
+        "error_maps": payload.get("error_maps") or {},
     }
 
 

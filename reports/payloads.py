@@ -102,6 +102,8 @@ def check_payload(record: RunRecord, path: Path, number: int) -> None:
     if record.kind == "parity":
         for place, error in enumerate(payload["errors"]):
             _check_error(error, path, f"{where}.errors[{place}]")
+        for name, found in (payload.get("error_maps") or {}).items():
+            _check_map(found, path, f"{where}.error_maps.{name}")
     if record.kind == "tokens":
         for place, position in enumerate(payload["positions"]):
             if position not in _POSITIONS:
@@ -133,6 +135,20 @@ def _check_error(error: object, path: Path, where: str) -> None:
     if not isinstance(error, dict):
         raise InputError(path, where, error, "a JSON object")
     _check_fields(error, _ERROR_FIELDS, path, where)
+
+
+def _check_map(found: object, path: Path, where: str) -> None:
+    """A map is drawn cell by cell: it must be a rectangle of numbers with the shape it is of."""
+    if not isinstance(found, dict):
+        raise InputError(path, where, found, "a JSON object")
+    _check_fields(found, {"shape": _LIST, "measure": _TEXT, "cells": _LIST}, path, where)
+    cells, shape = found["cells"], found["shape"]
+    widths = {len(line) if isinstance(line, list) else -1 for line in cells}
+    numbers = [value for line in cells if isinstance(line, list) for value in line]
+    if len(shape) != 2 or len(widths) != 1 or min(widths) < 1:
+        raise InputError(path, f"{where}.cells", cells, "rows of one length, of a shape of two")
+    if not all(type(value) in (int, float) for value in numbers):
+        raise InputError(path, f"{where}.cells", cells, "numbers")
 
 
 def _check_request(request: object, path: Path, where: str) -> None:

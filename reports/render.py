@@ -18,6 +18,7 @@ from reports.plots.distribution import cdf_figure
 from reports.plots.latency import tpot_figure, ttft_figure
 from reports.plots.margins import margin_figure
 from reports.plots.matrix import matrix_figure
+from reports.plots.mismatch import mismatch_figure
 from reports.plots.parity import budget_figure, case_map_figure
 from reports.plots.scaling import concurrency_figure, pareto_figure, scaling_figure
 from reports.tables.bench import bench_table
@@ -188,7 +189,7 @@ def _parity_section(ledger: Ledger) -> Section:
     return Section(
         "parity",
         "Kernel parity",
-        figures=_drawn(rows_of(ledger, "parity"), budget_figure, case_map_figure),
+        figures=_drawn(rows_of(ledger, "parity"), budget_figure, case_map_figure, mismatch_figure),
         tables=_present(ledger, "parity", op_table, red_case_table, case_table),
     )
 

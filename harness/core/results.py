@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.core.status import OpStatus, PositionStatus, RunStatus
 
-__all__ = ["OutputErrors", "ParityResult", "PointStatus", "SweepPoint", "TokenMatch"]
+__all__ = ["ErrorMap", "OutputErrors", "ParityResult", "PointStatus", "SweepPoint", "TokenMatch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,21 @@ class OutputErrors:
 
 
 @dataclass(frozen=True, slots=True)
+class ErrorMap:
+    """Where an output differs, in coarse cells.
+
+    Attributes:
+        shape: rows (all axes but the last) and columns of the output.
+        measure: "share" of elements that differ, or "relative" to the output's largest error.
+        cells: [at most 16][at most 32], each in [0, 1].
+    """
+
+    shape: tuple[int, ...]
+    measure: str
+    cells: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ParityResult:
     """The verdict on one case under one backend.
 
@@ -62,6 +77,7 @@ class ParityResult:
         elapsed_ms: raw wall times, one per repeat.
         counters: what the interpreter counted (instructions, bytes, SBUF high-water).
         bundle: directory that replays a failing case, empty if none was left.
+        error_maps: output -> where it differs, of a case whose values are wrong.
     """
 
     case_id: str
@@ -76,6 +92,7 @@ class ParityResult:
     elapsed_ms: tuple[float, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
     bundle: str = ""
+    error_maps: Mapping[str, ErrorMap] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status.compared_values != bool(self.errors):

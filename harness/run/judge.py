@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from harness.core.case import Case, Tolerance
 from harness.core.errors import UsageError
 from harness.core.op_table import OpTable
-from harness.core.results import ParityResult
+from harness.core.results import ErrorMap, OutputErrors, ParityResult
 from harness.core.status import OpStatus
 from harness.run.bundle import bundle_directory, write_bundle
 from harness.run.candidate import POISONS, Attempt, Candidate, Poison, bits_differ, unwritten
 from harness.run.clock import Clock, SystemClock
+from harness.run.error_map import error_map
 from harness.run.fallbacks import allowed_by_environment, fallback_failure
 from harness.run.golden import MissingGolden, expected_of, kernel_numerics
 from harness.run.inputs import Arguments, build_inputs
 from harness.run.nulls import NullReport, judge_nulls
 from harness.run.shrink import shrunk
-from harness.run.verdict import Expected, Verdict, judge_outputs
+from harness.run.verdict import Expected, Verdict, judge_outputs, needs_tolerance
 
 __all__ = ["Cores", "Judge", "ToleranceTable", "Trial"]
 
@@ -131,6 +134,9 @@ class Judge:
             attempts = _attempts(candidate, arguments, self.repeat)
         nulls = judge_nulls(expected, arguments) if case.probe else NullReport({})
         result = self._judged(case, _verdict_on(attempts, expected), attempts, nulls)
+        if result.status in (OpStatus.OUT_OF_TOLERANCE, OpStatus.NON_FINITE):
+            maps = _error_maps(attempts[0].outputs, expected, result.errors)
+            result = replace(result, error_maps=maps)
         return Trial(case, arguments, result, expected, attempts[0].outputs)
 
     def _keep(self, trial: Trial, found_in: Case) -> Path:
@@ -174,6 +180,22 @@ class Judge:
             elapsed_ms=tuple(a.elapsed_ms for a in attempts if a.failure is None),
             counters=counters,
         )
+
+
+def _error_maps(
+    outputs: Sequence[object], expected: Expected, errors: Sequence[OutputErrors]
+) -> dict[str, ErrorMap]:
+    """Of the outputs that were found wrong; where none was compared, of all that differ."""
+    wrong = {error.name for error in errors if not error.budget_ratio <= 1}
+    maps = {}
+    for value, output, golden in zip(expected.spec.outputs, outputs, expected.golden, strict=True):
+        if not isinstance(output, torch.Tensor) or (wrong and value.name not in wrong):
+            continue
+        exact = not needs_tolerance(expected.spec, value.name)
+        found = error_map(output, golden, exact=exact)
+        if found is not None and any(map(any, found.cells)):
+            maps[value.name] = found
+    return maps
 
 
 def _attempts(candidate: Candidate, arguments: Arguments, repeat: int) -> list[Attempt]:

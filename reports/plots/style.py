@@ -36,8 +36,9 @@ INK, GRID, PAPER = "#26292e", "#d9dce1", "#fefefd"
 _CSS_VARIABLES = {INK: "var(--ink)", GRID: "var(--line)", PAPER: "var(--paper)"}
 
 # Okabe and Ito's colours, told apart by every common kind of colour vision; black and yellow are
-# left out because one vanishes on dark paper and the other on light. Markers differ as well.
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#9467bd")
+# left out because one vanishes on dark paper and the other on light; violet and brown take their
+# places. Markers differ as well.
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8700f0", "#873c1e")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 _SETTINGS: Any = {

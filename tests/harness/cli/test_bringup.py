@@ -76,6 +76,7 @@ def test_without_a_device_the_first_op_is_red_and_says_why(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2400)  # alone on two cores 2 and 6 minutes
 def test_all_stages_turn_green_on_this_cpu_and_a_broken_one_is_run_again(
     checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -97,9 +98,10 @@ def test_all_stages_turn_green_on_this_cpu_and_a_broken_one_is_run_again(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2400)  # alone on two cores 2 and 6 minutes
 def test_all_stages_turn_green_on_the_stand_in_host(checkpoint: Path, tmp_path: Path) -> None:
     asked = ("bringup", "--checkpoint", checkpoint, "--cp", "1")
-    done = run_command(*asked, "--out", tmp_path, limit_s=1500)
+    done = run_command(*asked, "--out", tmp_path, limit_s=2000)
     assert done.returncode == 0, done.stdout
     assert "shown on a stand-in (module doubles), which is no device" in done.stdout
     assert "shown on a device" not in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from reports.plots.matrix import matrix_figure
 from reports.plots.parity import budget_figure, case_map_figure
 from reports.plots.scaling import concurrency_figure, pareto_figure, scaling_figure
 from reports.plots.series import MAX_SERIES, cut_note, series_of
-from reports.plots.style import PALETTE, inline_svg
+from reports.plots.style import MARKERS, PALETTE, inline_svg
 
 _Draw = Callable[[list[dict[str, Any]]], Figure | None]
 _SWEEP: list[_Draw] = [ttft_figure, tpot_figure, matrix_figure, cdf_figure, scaling_figure]
@@ -130,3 +131,52 @@ def luminance(colour: str) -> float:
 def test_every_colour_stands_out_on_light_and_dark_paper(colour: str, paper: str) -> None:
     light, dark = sorted((luminance(colour), luminance(paper)), reverse=True)
     assert (light + 0.05) / (dark + 0.05) > 2.0
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1: linear RGB as protan, deutan and tritan see it.
+_VISIONS = {
+    "usual": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
+    "protan": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deutan": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritan": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+
+
+def lab(colour: str, vision: str) -> tuple[float, float, float]:
+    """CIELAB (D65) of "#rrggbb" as this vision sees it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    seen = [sum(a * b for a, b in zip(row, linear, strict=True)) for row in _VISIONS[vision]]
+    r, g, b = (min(1.0, max(0.0, value)) for value in seen)
+    xyz = (
+        (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047,
+        0.2126 * r + 0.7152 * g + 0.0722 * b,
+        (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883,
+    )
+    x, y, z = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("vision", _VISIONS)
+def test_colours_are_told_apart_by_every_kind_of_colour_vision(vision: str) -> None:
+    """Of lines that share a colour's look the marker differs; of statuses, the sign too."""
+    close = {
+        (one, other)
+        for place, one in enumerate(PALETTE)
+        for other in PALETTE[place + 1 :]
+        if math.dist(lab(one, vision), lab(other, vision)) < 10
+    }
+    assert close == set()
+    assert len(set(MARKERS)) == len(MARKERS) == len(PALETTE)
