@@ -35,11 +35,26 @@ class Routing:
     shared: torch.Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Pairs (row * top_k + choice) sorted by this rank's experts; those of others come last.
+
+    Attributes:
+        order: [R * top_k] pairs.
+        expert: [R * top_k] of each, from 0 within the rank; as many as the rank has for others'.
+        group_sizes: rows of each expert of the rank.
+    """
+
+    order: torch.Tensor
+    expert: torch.Tensor
+    group_sizes: torch.Tensor
+
+
 class Moe:
     """One layer's experts on this rank; every rank routes the rows of its batch.
 
-    Legend: T rows of the batch, R rows of all batches (T where there is one), P (row, expert)
-    pairs of this rank's experts.
+    Legend: T rows of the batch, R rows of all batches (T where there is one), P pairs of a row
+    and one of this rank's experts.
     """
 
     def __init__(
@@ -89,18 +104,19 @@ class Moe:
             if not exchange.any_overflows(num_overflows, self._layer):
                 return self._runtime.as_activation(total)
         arrived = exchange.spread(rows, self._layer)
-        pairs, group_sizes = self._local_pairs(arrived.expert_ids)
-        total = self._collected(self._routed(arrived, pairs, group_sizes), routing.shared)
+        pairs = self._local_pairs(arrived.expert_ids)
+        total = self._collected(self._routed(arrived, pairs), routing.shared)
         return self._runtime.as_activation(total)
 
-    def _limited(self, rows: ExpertRows, shared: torch.Tensor | None) -> tuple[torch.Tensor, int]:
+    def _limited(
+        self, rows: ExpertRows, shared: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums [T, d] under the capacity, and how many experts were given more rows."""
         exchange = self._runtime.exchange
         arrived = exchange.spread(rows, self._layer)
-        pairs, group_sizes = self._local_pairs(arrived.expert_ids)
-        num_overflows = int((group_sizes > exchange.capacity).sum())
-        routed = self._slotted(arrived, pairs, group_sizes)
-        return self._collected(routed, shared), num_overflows
+        pairs = self._local_pairs(arrived.expert_ids)
+        num_overflows = (pairs.group_sizes > exchange.capacity).sum()
+        return self._collected(self._slotted(arrived, pairs), shared), num_overflows
 
     def _collected(self, routed: torch.Tensor, shared: torch.Tensor | None) -> torch.Tensor:
         """Unrounded sums [T, d] of this batch's rows, shared expert included."""
@@ -124,40 +140,45 @@ class Moe:
         y: torch.Tensor = runtime.ops.linear_fp8(inner, weights.shared_w2, output)
         return y.to(runtime.accumulate)
 
-    def _routed(
-        self, rows: ExpertRows, pairs: torch.Tensor, group_sizes: torch.Tensor
-    ) -> torch.Tensor:
+    def _routed(self, rows: ExpertRows, pairs: _Pairs) -> torch.Tensor:
         """Sum [R, d] of this rank's routed experts, unrounded, of all rows that arrived."""
         total = rows.x.new_zeros(rows.x.shape, dtype=self._runtime.accumulate)
         if not self._has_experts:
             return total
-        tokens = pairs // self._shape.top_k
-        y_Pd = self._experts(rows.x[tokens], rows.weights.flatten()[pairs], group_sizes)
+        # The meta device has no values: there the worst case stands for the count.
+        is_unknown = pairs.order.is_meta
+        num_local = len(pairs.order) if is_unknown else int(pairs.group_sizes.sum())
+        order = pairs.order[:num_local]
+        tokens = order // self._shape.top_k
+        y_Pd = self._experts(rows.x[tokens], rows.weights.flatten()[order], pairs.group_sizes)
         return total.index_add_(0, tokens, y_Pd.to(self._runtime.accumulate))
 
-    def _slotted(
-        self, rows: ExpertRows, pairs: torch.Tensor, group_sizes: torch.Tensor
-    ) -> torch.Tensor:
+    def _slotted(self, rows: ExpertRows, pairs: _Pairs) -> torch.Tensor:
         """As `_routed`, on [experts, capacity] slots; rows beyond the capacity are left out.
 
-        Rows of a token are added in the same order, so that without overflow the sums are equal.
+        No shape depends on a value. Rows of a token are added in the same order, so that without
+        overflow the sums are equal.
         """
         total = rows.x.new_zeros(rows.x.shape, dtype=self._runtime.accumulate)
         if not self._has_experts:
             return total
-        num_local, capacity = len(group_sizes), self._runtime.exchange.capacity
-        expert = torch.repeat_interleave(group_sizes)
-        place = torch.arange(len(pairs), device=pairs.device)
-        place = place - (group_sizes.cumsum(0) - group_sizes)[expert]
-        fits = place < capacity
-        slots, pairs = (expert * capacity + place)[fits], pairs[fits]
-        tokens = pairs // self._shape.top_k
-        x_slots = rows.x.new_zeros(num_local * capacity, rows.x.shape[1])
+        num_local, capacity = len(pairs.group_sizes), self._runtime.exchange.capacity
+        num_slots = num_local * capacity
+        firsts = torch.cumsum(pairs.group_sizes, 0) - pairs.group_sizes
+        first = torch.cat([firsts, firsts.new_zeros(1)])[pairs.expert]
+        place = torch.arange(len(pairs.order), device=first.device) - first
+        has_slot = (pairs.expert < num_local) & (place < capacity)
+        # One slot more takes what has none; nothing is read from it.
+        slots = torch.where(has_slot, pairs.expert * capacity + place, num_slots)
+        tokens = pairs.order // self._shape.top_k
+        x_slots = rows.x.new_zeros(num_slots + 1, rows.x.shape[1])
         x_slots[slots] = rows.x[tokens]
-        weights = rows.weights.new_zeros(num_local * capacity)
-        weights[slots] = rows.weights.flatten()[pairs]
-        y = self._experts(x_slots, weights, torch.full_like(group_sizes, capacity))
-        return total.index_add_(0, tokens, y[slots].to(self._runtime.accumulate))
+        weights = rows.weights.new_zeros(num_slots + 1)
+        weights[slots] = rows.weights.flatten()[pairs.order]
+        sizes = torch.full_like(pairs.group_sizes, capacity)
+        y = self._experts(x_slots[:-1], weights[:-1], sizes).to(self._runtime.accumulate)
+        y = torch.cat([y, y.new_zeros(1, y.shape[1])])
+        return total.index_add_(0, tokens, y[slots])
 
     @property
     def _has_experts(self) -> bool:
@@ -173,18 +194,14 @@ class Moe:
         y: torch.Tensor = ops.linear_fp4_grouped(inner, weights.w2, group_sizes)
         return y
 
-    def _local_pairs(self, expert_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pairs [P] (row * top_k + choice) of this rank, by expert, and rows per expert."""
+    def _local_pairs(self, expert_ids: torch.Tensor) -> _Pairs:
         first, last = self._span
         num_local = last - first
         local = expert_ids - first
         is_local = (local >= 0) & (local < num_local)
         # What is not this rank's sorts behind its experts.
         key = torch.where(is_local, local, num_local).flatten()
-        order = key.sort(stable=True).indices
+        expert, order = key.sort(stable=True)
         counts = torch.zeros(num_local + 1, dtype=torch.int64, device=key.device)
         counts.index_add_(0, key, torch.ones_like(key))
-        group_sizes = counts[:num_local]
-        # The meta device has no values: there the worst case stands for the count.
-        num_pairs = key.numel() if key.is_meta else int(group_sizes.sum())
-        return order[:num_pairs], group_sizes
+        return _Pairs(order, expert, counts[:num_local])

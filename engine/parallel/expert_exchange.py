@@ -94,8 +94,9 @@ class ExpertExchange:
         parts = self._experts.gather(own, f"moe_gather.{layer}")
         joined = torch.cat(parts).view(self._num_batches, -1, packed.shape[1])
         joined = joined[:, :num_rows].reshape(-1, packed.shape[1])
-        x, ids, weights = joined.split([rows.x.shape[1], top_k, top_k], dim=1)
-        return ExpertRows(x.to(rows.x.dtype), ids.long(), weights)
+        width = rows.x.shape[1]
+        x, ids = joined[:, :width], joined[:, width : width + top_k]
+        return ExpertRows(x.to(rows.x.dtype), ids.long(), joined[:, width + top_k :])
 
     def collect(
         self, routed: torch.Tensor, shared: torch.Tensor | None, layer: int
@@ -125,15 +126,15 @@ class ExpertExchange:
         sums = self._sum(both, layer)
         return sums[0], sums[1]
 
-    def any_overflows(self, num_experts: int, layer: int) -> bool:
+    def any_overflows(self, num_experts: torch.Tensor, layer: int) -> bool:
         """Whether an expert of any rank was given too many rows; the same answer on every rank.
 
         One rank that reran its experts alone would wait in a collective that nobody joins.
 
         Args:
-            num_experts: experts of this rank that were.
+            num_experts: scalar, experts of this rank that were.
         """
-        flag = torch.tensor([float(num_experts)])
+        flag = num_experts.to(torch.float32).view(1)
         worst = int(self._experts.max(flag, f"moe_overflow.{layer}"))
         self._num_decisions += 1
         self.num_overflows += worst

@@ -119,10 +119,10 @@ def _local_counts(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> dict[int, list[i
     """Experts over the capacity that each rank finds, as steps go on."""
     found: dict[int, list[int]] = {}
     for rank, worker in enumerate(_workers(llm)):
-        decide: Callable[[int, int], bool] = worker._exchange.any_overflows
+        decide: Callable[[torch.Tensor, int], bool] = worker._exchange.any_overflows
 
-        def noting(count: int, layer: int, rank: int = rank, decide: Any = decide) -> bool:
-            found.setdefault(rank, []).append(count)
+        def noting(count: Any, layer: int, rank: int = rank, decide: Any = decide) -> bool:
+            found.setdefault(rank, []).append(int(count))
             return bool(decide(count, layer))
 
         monkeypatch.setattr(worker._exchange, "any_overflows", noting)
