@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -64,6 +65,24 @@ def test_two_ranks_serve_the_tokens_of_one() -> None:
     prompt, generated = official("steady_mtp")
     with running(LLM(settings(cp=2))) as server:
         assert served_ids(server, prompt, len(generated)) == generated
+
+
+@pytest.mark.slow
+def test_batches_over_one_expert_group_serve_the_same_tokens_side_by_side() -> None:
+    prompt, generated = official("steady_mtp")
+    body = {"prompt": prompt, "max_tokens": 8, "ignore_eos": True, "logprobs": 0}
+    with running(LLM(settings(cp=1, ep=2))) as server:
+        assert len(server.bridge.engine.scheduler.schedulers) == 2
+        num_slots = server.bridge.engine.scheduler.pool.num_free_slots
+        assert server.bridge.capacity == num_slots + 256
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda _: server.post("/v1/completions", **body), range(4)))
+        for answer in answers:
+            tokens = answer.json()["choices"][0]["logprobs"]["tokens"]
+            assert [int(one.removeprefix("token_id:")) for one in tokens] == generated[:8]
+        server.wait_until(lambda: server.bridge.num_in_flight == 0)
+        assert server.bridge.engine.scheduler.pool.num_free_slots == num_slots
+        assert server.metric("neuron_harness_kv_pages_used") == 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""200 requests at concurrency 32, every tenth client hanging up mid-stream."""
+"""Many clients at once, every tenth of them hanging up mid-stream."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ async def hang_up(url: str, prompt: list[int]) -> None:
     writer.transport.abort()
 
 
-async def wave(url: str) -> list[dict[str, Any]]:
+async def wave(url: str, num_requests: int, concurrency: int) -> list[dict[str, Any]]:
     client = CompletionClient(url, stall_s=300)
-    permits = asyncio.Semaphore(CONCURRENCY)
+    permits = asyncio.Semaphore(concurrency)
     records: list[dict[str, Any]] = []
 
     async def one(number: int) -> None:
@@ -64,8 +64,40 @@ async def wave(url: str) -> list[dict[str, Any]]:
                 request = CompletionRequest(prompt, NUM_TOKENS)
                 records.append(await client.complete(request))
 
-    await asyncio.gather(*(one(number) for number in range(NUM_REQUESTS)))
+    await asyncio.gather(*(one(number) for number in range(num_requests)))
     return records
+
+
+def assert_nothing_is_held(url: str, ended: dict[str, int]) -> None:
+    """Pages, slots and queue are free again, and sequences ended as they should."""
+    deadline = time.monotonic() + 60
+    while metric(url, "neuron_harness_kv_pages_used"):
+        assert time.monotonic() < deadline, "pages are still in use"
+        time.sleep(0.05)
+    assert metric(url, "neuron_harness_sequences_running") == 0
+    assert metric(url, "neuron_harness_sequences_waiting") == 0
+    assert ended == {
+        reason: metric(url, f'neuron_harness_sequences_total{{reason="{reason}"}}')
+        for reason in ended
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        pytest.param(("--cp", "2"), marks=pytest.mark.slow),
+        pytest.param(("--ep", "2", "--cp", "1"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_crowd_of_which_some_leave_early_leaves_nothing_behind(options: tuple[str, ...]) -> None:
+    with served(*options) as (process, url):
+        records = asyncio.run(wave(url, num_requests=30, concurrency=16))
+        assert [failure for one in records if (failure := failure_of(one))] == []
+        assert len(records) == 27
+        assert_nothing_is_held(url, {"length": 27, "abort": 3, "error": 0})
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
 
 
 @pytest.mark.slow
@@ -75,21 +107,12 @@ def test_no_error_no_leaked_page_and_flat_memory(tmp_path: Path) -> None:
     with served(checkpoint=checkpoint) as (process, url):
         resident = []
         for round_number in range(1, 4):
-            records = asyncio.run(wave(url))
+            records = asyncio.run(wave(url, NUM_REQUESTS, CONCURRENCY))
             assert [failure for one in records if (failure := failure_of(one))] == []
             assert len(records) == NUM_REQUESTS * 9 // 10
-            deadline = time.monotonic() + 30
-            while metric(url, "neuron_harness_kv_pages_used"):
-                assert time.monotonic() < deadline, "pages are still in use"
-                time.sleep(0.05)
-            assert metric(url, "neuron_harness_sequences_running") == 0
-            assert metric(url, "neuron_harness_sequences_waiting") == 0
-            ended = {
-                reason: metric(url, f'neuron_harness_sequences_total{{reason="{reason}"}}')
-                for reason in ("length", "abort")
-            }
             num_hung_up = round_number * NUM_REQUESTS // 10
-            assert ended == {"length": round_number * 180, "abort": num_hung_up}
+            ended = {"length": round_number * 180, "abort": num_hung_up, "error": 0}
+            assert_nothing_is_held(url, ended)
             resident.append(resident_mib(process.pid))
         # The first round brings every shape up once; after that nothing may grow.
         print("resident MiB after each round:", [f"{size:.0f}" for size in resident])
