@@ -12,6 +12,7 @@ import torch
 from engine import LLM
 from engine.parallel.executor import LockstepExecutor
 from engine.parallel.lockstep import Lockstep
+from engine.schedule.distribution import SamplingRule
 from engine.worker import Worker
 from harness.core.engine_face import Generation
 from harness.core.errors import RankError
@@ -188,6 +189,32 @@ def test_drafting_batches_give_the_tokens_of_plain_decoding() -> None:
         drafted = llm.generate(prompts, max_tokens=8)
     assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
     assert all(one.counters["num_drafts"] > 0 for one in drafted)
+
+
+@pytest.mark.parametrize("speculative", ["", "dspark"])
+def test_sampled_requests_draw_the_same_tokens_in_any_batch(speculative: str) -> None:
+    ids = all_ids("steady_mtp", "exact")
+    prompts = [ids[:12], ids[2:9], ids[:5]]
+    rules = [SamplingRule(temperature=1.0, top_p=0.9, seed=seed) for seed in (7, 8, 9)]
+    chosen = settings("steady_mtp", numerics="quantised", speculative=speculative)
+    with LLM(chosen) as llm:
+        one = llm.generate(prompts, max_tokens=6, sampling=rules)
+    with LLM.in_one_process(replace(chosen, ep=2)) as llm:
+        found = llm.generate(prompts, max_tokens=6, sampling=rules)
+    assert [this.token_ids for this in found] == [other.token_ids for other in one]
+
+
+def test_a_batch_short_of_pages_sends_back_its_own_requests_alone() -> None:
+    # Ten pages of 8 tokens a batch; each prompt of 30 grows to 44 tokens, 6 pages.
+    prompts = [_IDS[:30], _IDS[1:31], _IDS[2:32], _IDS[3:33]]
+    with LLM(settings("long")) as llm:
+        expected = llm.generate(prompts, max_tokens=14)
+    with LLM.in_one_process(settings("long", ep=2, num_kv_blocks=10)) as llm:
+        found = llm.generate(prompts, max_tokens=14)
+        preempted = [one.num_preemptions for one in llm.scheduler.schedulers]
+        assert llm.scheduler.pool.num_free_pages == 2 * 10
+    assert [one.token_ids for one in found] == [one.token_ids for one in expected]
+    assert all(count > 0 for count in preempted)
 
 
 @pytest.mark.parametrize("capacity", [0, 2])
