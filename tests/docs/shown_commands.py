@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _HOST = re.compile(r"^\$ source /opt/aws", re.MULTILINE)
 _EXIT = re.compile(r"\bexit (\d+)")
-# Pages whose commands need a Trainium host; theirs are parsed, not run.
+# Pages whose commands need a Trainium host: theirs are parsed, not run, up to what any CPU can.
 _HOST_PAGES = ("trainium.md",)
+_ANY_HOST = "## Without a device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def _of_page(page: Path) -> list[Shown]:
     text = page.read_text(encoding="utf-8")
     found = []
     for fence in _FENCE.finditer(text):
-        on_host = page.name in _HOST_PAGES or bool(_HOST.search(fence[1]))
+        needs_device = page.name in _HOST_PAGES and _ANY_HOST not in text[: fence.start()]
+        on_host = needs_device or bool(_HOST.search(fence[1]))
         first = text[: fence.start(1)].count("\n") + 1
         # A command goes on in the next line after a backslash.
         body = fence[1].replace("\\\n", "  ")

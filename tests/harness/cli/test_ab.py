@@ -1,7 +1,9 @@
 """`neuron-harness ab` and what a gate writes for programs, CI systems and GitHub."""
 
 import json
+import shutil
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +68,7 @@ def test_a_side_that_cannot_run_is_quoted(command, checkpoint, tmp_path, capsys)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2400)  # twenty or forty processes with an engine each
 def test_two_settings_in_turns_end_in_a_paired_verdict(command, checkpoint, tmp_path, capsys):
     """Forty times the prompt is slower beyond doubt; two pairs would not be enough to say so."""
     code = command(
@@ -78,3 +81,59 @@ def test_two_settings_in_turns_end_in_a_paired_verdict(command, checkpoint, tmp_
     timings = {one["metric"]: one for one in body["verdicts"] if one["metric"].endswith("_ms")}
     assert timings["sweep.in=4.out=2.ttft_ms"]["num_pairs"] == 10
     assert len(list((root / "baseline").iterdir())) == 10
+
+
+def _checkout(target: Path, *, delay_s: float = 0.0) -> Path:
+    """A checkout of what is here; every step of its engine takes so much longer."""
+    root = Path(__file__).parents[3]
+    for name in _PACKAGES:
+        shutil.copytree(root / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+    if delay_s:
+        llm = target / "engine" / "llm.py"
+        text = llm.read_text()
+        line = "        plans = self._batches.next_plans()\n"
+        assert text.count(line) == 1
+        llm.write_text(text.replace(line, f"        time.sleep({delay_s})\n{line}"))
+    return target
+
+
+def _timings(root: Path) -> dict[str, dict[str, object]]:
+    body = json.loads((root / "verdict" / "gate.json").read_text())
+    return {one["metric"]: one for one in body["verdicts"] if one["metric"].endswith("_ms")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)  # twenty or forty processes with an engine each
+def test_a_checkout_that_became_slower_regresses_and_an_equal_one_does_not(
+    command, checkpoint, tmp_path
+):
+    base = _checkout(tmp_path / "base")
+    asked = ("ab", "--baseline", ONE_POINT, "--candidate", ONE_POINT, "--pairs", 10)
+    asked = (*asked, "--baseline-checkout", base, "--checkpoint", checkpoint)
+    slow = _checkout(tmp_path / "slow", delay_s=0.2)
+    code = command(*asked, "--candidate-checkout", slow, "--out", tmp_path / "regressed")
+    (root,) = (tmp_path / "regressed").iterdir()
+    found = _timings(root)
+    assert code == 1
+    assert {one["status"] for one in found.values()} == {"REGRESSED"}
+    for one in found.values():
+        assert 150 < one["candidate"] - one["baseline"] < 600
+        assert one["num_pairs"] == 10
+    # The record of each side names the checkout it came from: none of them is a git checkout.
+    sides = [path for side in ("baseline", "candidate") for path in (root / side).iterdir()]
+    assert len(sides) == 20
+    assert {json.loads((p / "run.json").read_text())["environment"]["git"] for p in sides} == {None}
+    equal = _checkout(tmp_path / "equal")
+    code = command(*asked, "--candidate-checkout", equal, "--out", tmp_path / "equal-runs")
+    (root,) = (tmp_path / "equal-runs").iterdir()
+    assert code in (0, 3)
+    assert {one["status"] for one in _timings(root).values()} <= {
+        "PASS",
+        "INCONCLUSIVE",
+        "IMPROVED",
+    }
+
+
+_PACKAGES = (
+    *("engine", "harness", "kernels", "references", "reports", "suites", "tiny_checkpoints"),
+)
