@@ -49,14 +49,13 @@ def _transposed_rows(source_rows: Any, first: int, count: int, tile_rows: int) -
     rows_sb = nl.ndarray((tile_rows, tiles, width), dtype=nl.bfloat16, buffer=nl.sbuf)
     if tail > 0:
         nisa.memset(dst=rows_sb[:, full:tiles, :], value=0.0)
-    if full > 0:
-        nisa.dma_copy(
-            dst=rows_sb[:, 0:full, :],
-            src=source_rows.ap(
-                pattern=[[width, tile_rows], [width * tile_rows, full], [1, width]],
-                offset=first * width,
-            ),
-        )
+    nisa.dma_copy(
+        dst=rows_sb[:, 0:full, :],
+        src=source_rows.ap(
+            pattern=[[width, tile_rows], [width * tile_rows, full], [1, width]],
+            offset=first * width,
+        ),
+    )
     if tail > 0:
         begin = first + full * tile_rows
         nisa.dma_copy(dst=rows_sb[0:tail, full, :], src=source_rows[begin : begin + tail, :])
@@ -83,11 +82,10 @@ def _spread_weights(weights_flat: Any, token: int, tokens: int, heads: int, rows
         nisa.memset(dst=flat_sb[:, full:groups], value=0.0)
         begin = token * heads + full * rows
         nisa.dma_copy(dst=flat_sb[0:tail, full:groups], src=weights_flat[begin : begin + tail, :])
-    if full > 0:
-        nisa.dma_copy(
-            dst=flat_sb[:, 0:full],
-            src=weights_flat.ap(pattern=[[1, rows], [rows, full]], offset=token * heads),
-        )
+    nisa.dma_copy(
+        dst=flat_sb[:, 0:full],
+        src=weights_flat.ap(pattern=[[1, rows], [rows, full]], offset=token * heads),
+    )
     if tokens == 1:
         return flat_sb.expand_dim(2)
     spread_sb = nl.ndarray((rows, groups, tokens), dtype=nl.float32, buffer=nl.sbuf)
