@@ -20,6 +20,7 @@ from harness.cli.engine_options import (
     MoeCapacity,
     NumKvBlocks,
     Prefill,
+    engine_settings,
 )
 from harness.cli.finite_logits import require_finite
 from harness.cli.op_choice import with_ops
@@ -72,29 +73,13 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Generate, greedily unless --temperature says otherwise; print the text, or all as JSON."""
+    options = {**locals(), "ops": None, "allowed_fallbacks": allow_fallback}
     from engine import LLM
     from engine.environment import with_environment
     from engine.schedule.distribution import SamplingRule
-    from harness.run.fallbacks import fallback_failure
 
     rule = SamplingRule(temperature, top_k=top_k, top_p=top_p, seed=seed)
-    asked = EngineSettings(
-        str(checkpoint),
-        cp=cp,
-        ep=ep,
-        numerics=numerics,
-        max_model_len=max_model_len,
-        max_num_batched_tokens=max_num_batched_tokens,
-        num_kv_blocks=num_kv_blocks,
-        prefill=prefill,
-        moe_capacity=moe_capacity,
-        speculative=speculative,
-        confidence_threshold=confidence_threshold,
-        device=device,
-        time_limit_s=time_limit_s,
-        allowed_fallbacks=tuple(allow_fallback or ()),
-    )
-    settings = with_ops(with_environment(asked), ops)
+    settings = with_ops(with_environment(engine_settings(options)), ops)
     tokenizer = _tokenizer(checkpoint)
     token_ids = _prompt_ids(ids, prompt, tokenizer, checkpoint)
     with LLM(settings) as llm:
@@ -107,10 +92,15 @@ def generate(
         )
     require_finite(one.counters.get("nonfinite_position"), checkpoint)
     text = tokenizer.decode(list(one.token_ids)) if tokenizer else None
-    facts = _facts(one, text)
-    if logprobs >= 0:
-        facts["logprobs"] = _logprobs(one, logprobs)
+    facts = _facts(one, text) | ({"logprobs": _logprobs(one, logprobs)} if logprobs >= 0 else {})
     typer.echo(json.dumps(facts) if as_json else _readable(facts))
+    _refuse_fallbacks(one, settings)
+
+
+def _refuse_fallbacks(one: Generation, settings: EngineSettings) -> None:
+    """Say which op left the device unasked, and exit."""
+    from harness.run.fallbacks import fallback_failure
+
     failure = fallback_failure(one.counters, settings.allowed_fallbacks)
     if failure:
         typer.echo(failure, err=True)
