@@ -18,8 +18,10 @@ from harness.cli.engine_options import (
     MaxModelLen,
     MaxNumBatchedTokens,
     MoeCapacity,
+    Numerics,
     NumKvBlocks,
     Prefill,
+    TimeLimit,
     engine_settings,
 )
 from harness.cli.finite_logits import require_finite
@@ -47,7 +49,7 @@ def generate(
     prompt: Annotated[str | None, typer.Option(help="Prompt as text; default: Hello.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "--max_tokens")] = 16,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", "--ignore_eos")] = False,
-    numerics: Annotated[str, typer.Option(help="exact, quantised, trn2 or fast.")] = "fast",
+    numerics: Numerics = "fast",
     cp: Cp = 1,
     ep: Ep = 0,
     max_model_len: MaxModelLen = 0,
@@ -67,9 +69,7 @@ def generate(
     device: Device = "cpu",
     ops: OpsWord = "",
     allow_fallback: AllowFallback = None,
-    time_limit_s: Annotated[
-        float, typer.Option("--time-limit-s", help="For one answer of a rank.")
-    ] = 120.0,
+    time_limit_s: TimeLimit = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Generate, greedily unless --temperature says otherwise; print the text, or all as JSON."""
