@@ -60,7 +60,8 @@ class Greedy:
         # In rank order, so that of equal values the lowest id comes first again.
         values, ids = torch.cat(parts, dim=2)
         places, best = self.top_of_logits(values, count)
-        return ids.gather(1, places).long(), best
+        # Of logits that are no numbers a kernel may name places beyond the last; none is used.
+        return ids.gather(1, places.clamp(max=ids.shape[1] - 1)).long(), best
 
     def contribute(self, local: torch.Tensor, num_top: int) -> None:
         """This rank's part in what the first rank samples; nothing where it needs no other."""

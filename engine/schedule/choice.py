@@ -16,6 +16,8 @@ from engine.schedule.distribution import Candidates, Distribution, SamplingRule
 __all__ = ["DraftChoice", "TokenChooser"]
 
 _CHOOSE, _ACCEPT, _DRAFT = range(3)
+# Behind the op table; a wider choice is made from whole rows.
+_MOST_CANDIDATES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,11 @@ class TokenChooser:
 
     @property
     def num_candidates(self) -> int:
-        """Best tokens of a row that are enough to choose from; 0: all are needed."""
+        """Best tokens of a row that are enough to choose from; 0: whole rows are needed."""
         kept = 1 if self._rule.temperature == 0 else self._rule.top_k
         # One more, since the end token may be among them and not be allowed.
-        return kept + (self._rule.min_tokens > 0) if kept else 0
+        count = kept + (self._rule.min_tokens > 0)
+        return count if kept and count <= _MOST_CANDIDATES else 0
 
     def choose(
         self,

@@ -85,6 +85,10 @@ def test_a_chooser_needs_no_more_tokens_than_its_rule_keeps() -> None:
     assert chooser(top_p=0.5).num_candidates == 0
     assert chooser(top_k=7).num_candidates == 7
     assert chooser(top_k=7, min_tokens=3).num_candidates == 8
+    # What kernels take; beyond it whole rows travel.
+    assert chooser(top_k=1024).num_candidates == 1024
+    assert chooser(top_k=1025).num_candidates == 0
+    assert chooser(top_k=1024, min_tokens=1).num_candidates == 0
     assert chooser(temperature=0.0, min_tokens=3).num_candidates == 2
 
 
