@@ -117,7 +117,8 @@ def setting_name(config: Mapping[str, Any]) -> str:
     if config.get("prefill", "as-decode") != "as-decode":
         parts.append(f"prefill={config['prefill']}")
     if not config.get("enforce_eager", True):
-        parts.append("compiled")
+        backend = config.get("compile_backend")
+        parts.append(f"compiled={backend}" if backend else "compiled")
     if config.get("moe_capacity"):
         parts.append(f"capacity={config['moe_capacity']}")
     if config.get("mode") == "online" and not config.get("attached"):

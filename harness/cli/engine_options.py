@@ -14,9 +14,11 @@ from harness.core.engine_face import REFERENCE_OPS, EngineSettings
 
 __all__ = [
     "Checkpoint",
+    "CompileBackend",
     "ContextBuckets",
     "Cp",
     "Device",
+    "EnforceEager",
     "Ep",
     "Fp8Max",
     "MaxModelLen",
@@ -58,7 +60,26 @@ MoeCapacity = Annotated[
         help="Rows of a prompt step an expert takes before its layer runs dense again; 0: all.",
     ),
 ]
-Ops = Annotated[list[str] | None, typer.Option(help="Op-table target, the last laid on top.")]
+EnforceEager = Annotated[
+    bool,
+    typer.Option(
+        "--enforce-eager/--no-enforce-eager",
+        "--enforce_eager/--no_enforce_eager",
+        help="Op by op, or layers as compiled regions.",
+    ),
+]
+CompileBackend = Annotated[
+    str,
+    typer.Option(
+        "--compile-backend",
+        "--compile_backend",
+        help="Of regions: inductor, aten or fp8_as_uint8; default: the device's own.",
+    ),
+]
+Ops = Annotated[
+    list[str] | None,
+    typer.Option(help="references, kernels, or op-table targets, the last laid on top."),
+]
 Speculative = Annotated[str, typer.Option(help="dspark drafts with the mtp stages.")]
 Device = Annotated[str, typer.Option(help="cpu, or neuron for NeuronCores.")]
 Fp8Max = Annotated[int, typer.Option("--fp8-max", "--fp8_max", help="240 or 448; 0: the mode's.")]
@@ -109,6 +130,11 @@ def engine_arguments(settings: EngineSettings) -> list[str]:
         arguments += ["--context-buckets", ",".join(map(str, settings.context_buckets))]
     for item in dataclasses.fields(settings):
         value = getattr(settings, item.name)
-        if item.name not in _NOT_PLAIN and value != item.default:
-            arguments += [f"--{item.name.replace('_', '-')}", str(value)]
+        if item.name in _NOT_PLAIN or value == item.default:
+            continue
+        name = item.name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            arguments += [f"--{name}", str(value)]
     return arguments

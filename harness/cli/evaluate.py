@@ -37,15 +37,22 @@ def evaluate(
     max_model_len: on.MaxModelLen = 0,
     num_kv_blocks: on.NumKvBlocks = 0,
     max_num_batched_tokens: on.MaxNumBatchedTokens = 0,
+    prefill: on.Prefill = "as-decode",
+    moe_capacity: on.MoeCapacity = 0,
+    enforce_eager: on.EnforceEager = True,
+    compile_backend: on.CompileBackend = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Score a task. Ends with 1 where a stored score lies outside the interval found here."""
     settings = on.engine_settings(locals())
+    from engine.environment import with_environment
     from harness.cli.engine_factory import open_engine
+    from harness.cli.op_choice import with_op_targets
     from harness.run.checkpoint_id import checkpoint_id
     from harness.run.evaluate import evaluate_items, scores_of
     from suites.loader import load_evaluation
 
+    settings = with_op_targets(with_environment(settings), ops)
     loaded = load_evaluation(task)
     identity = checkpoint_id(checkpoint)
     stored = _stored(loaded, beside, identity)

@@ -39,6 +39,8 @@ def serve(
     max_num_batched_tokens: on.MaxNumBatchedTokens = 0,
     prefill: on.Prefill = "as-decode",
     moe_capacity: on.MoeCapacity = 0,
+    enforce_eager: on.EnforceEager = True,
+    compile_backend: on.CompileBackend = "",
     token_bucket: on.TokenBucket = 0,
     context_buckets: on.ContextBuckets = "",
     page_size: on.PageSize = 0,
@@ -61,11 +63,14 @@ def serve(
     if max_queue < 0 or max_body_mib <= 0:
         raise UsageError(f"--max-queue {max_queue} --max-body-mib {max_body_mib}: must be positive")
     from engine import LLM
+    from engine.environment import with_environment
     from engine.serve.app import ServeOptions
     from engine.serve.runner import listen_on
     from engine.serve.runner import serve as run_server
     from harness.cli.engine_factory import fitting_threads
+    from harness.cli.op_choice import with_op_targets
 
+    settings = with_op_targets(with_environment(settings), ops)
     settings = replace(settings, num_threads=num_threads or fitting_threads(settings))
     options = ServeOptions(
         model_names=tuple(served_model_name or ()),

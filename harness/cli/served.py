@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,7 @@ def started(settings: EngineSettings) -> Iterator[CompletionClient]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
+            env=_without_aliases(os.environ),
         )
         try:
             assert process.stdout is not None
@@ -74,6 +75,13 @@ def started(settings: EngineSettings) -> Iterator[CompletionClient]:
             yield client
         finally:
             _stop(process)
+
+
+def _without_aliases(environment: Mapping[str, str]) -> dict[str, str]:
+    """A point's record holds the whole setting: no variable may change it behind its back."""
+    from engine.environment import PREFIX
+
+    return {name: text for name, text in environment.items() if not name.startswith(PREFIX)}
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

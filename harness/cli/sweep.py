@@ -16,6 +16,7 @@ from harness.cli.engine_options import MoeCapacity
 from harness.cli.record_metrics import record_metrics
 from harness.cli.session import DEFAULT_OUT, Tell, console, parse_ints, progress_bar, recording
 from harness.cli.stage import run_stage
+from harness.core.engine_face import EngineSettings
 from harness.core.errors import ExitCode, UsageError
 from harness.core.latency import LatencyStats, measure_requests
 from harness.core.results import PointStatus, SweepPoint
@@ -155,7 +156,33 @@ def plan_points(spec: SweepSpec, checkpoint: Path) -> tuple[PlannedPoint, ...]:
     from harness.run.checkpoint_id import checkpoint_id
 
     limit = _default_max_model_len(checkpoint)
-    return spec.points(str(checkpoint), checkpoint_id(checkpoint), limit)
+    points = spec.points(str(checkpoint), checkpoint_id(checkpoint), limit)
+    refusals = {one: _refusal(one) for one in dict.fromkeys(point.settings for point in points)}
+    return tuple(
+        replace(point, pruned=point.pruned or refusals[point.settings]) for point in points
+    )
+
+
+def _refusal(settings: EngineSettings) -> str:
+    """Why the engine would not open with these settings; "" where it would.
+
+    Raises:
+        InputError: the checkpoint's configuration is wrong.
+    """
+    from engine.config.limits import resolve_limits
+    from engine.config.parse import load_model_config
+    from engine.parallel.topology import Topology
+    from engine.weights.layout import RankLayout
+    from engine.worker import resolve_numerics
+
+    config = load_model_config(settings.checkpoint)
+    try:
+        resolve_limits(settings, config)
+        Topology.of(settings)
+        RankLayout(config, resolve_numerics(settings), 0, settings.cp)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def record_points(
@@ -192,7 +219,6 @@ def _default_max_model_len(checkpoint: Path) -> int:
     """What the engine takes where the sweep leaves it open."""
     from engine.config.limits import resolve_limits
     from engine.config.parse import load_model_config
-    from harness.core.engine_face import EngineSettings
 
     settings = EngineSettings(str(checkpoint))
     return resolve_limits(settings, load_model_config(str(checkpoint))).max_model_len

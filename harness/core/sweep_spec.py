@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.core.engine_face import REFERENCE_OPS, EngineSettings
@@ -31,10 +31,11 @@ _ENGINE_FIELDS = (
     "speculative",
     "confidence_threshold",
     "enforce_eager",
+    "compile_backend",
     "moe_capacity",
 )
 # Fields younger than the first records: where they say nothing, keys stay what they were.
-_YOUNG_FIELDS = ("prefill", "enforce_eager", "moe_capacity")
+_YOUNG_FIELDS = ("prefill", "enforce_eager", "compile_backend", "moe_capacity")
 
 
 def point_key(config: Mapping[str, Any]) -> str:
@@ -180,7 +181,8 @@ class SweepSpec:
             )
 
     def settings(self, checkpoint: str) -> tuple[EngineSettings, ...]:
-        """One entry per engine, in running order.
+        """One entry per engine, in running order; what means the same as an earlier one is left
+        out (ep=2 with cp=2 is what ep=0 means there).
 
         Raises:
             UsageError: a setting that EngineSettings refuses.
@@ -191,7 +193,7 @@ class SweepSpec:
         paths: tuple[dict[str, Any], ...] = tuple({"prefill": one} for one in self.prefills) or (
             {},
         )
-        return tuple(
+        every = (
             EngineSettings(
                 checkpoint, cp=cp, ep=ep, numerics=mode, ops=ops, **self.engine, **path, **bucket
             )
@@ -202,6 +204,11 @@ class SweepSpec:
             for ep in self.eps
             for cp in self.cps
         )
+        unlike: dict[EngineSettings, EngineSettings] = {}
+        for settings in every:
+            meaning = replace(settings, ep=0) if settings.ep == settings.cp else settings
+            unlike.setdefault(meaning, settings)
+        return tuple(unlike.values())
 
     def points(
         self, checkpoint: str, checkpoint_id: str, max_model_len: int = 0

@@ -67,7 +67,8 @@ def setting_path(config: Mapping[str, Any]) -> str:
     if config.get("prefill", "as-decode") != "as-decode":
         parts.append(f"prefill={config['prefill']}")
     if not config.get("enforce_eager", True):
-        parts.append("compiled")
+        backend = config.get("compile_backend")
+        parts.append(f"compiled={backend}" if backend else "compiled")
     if config.get("moe_capacity"):
         parts.append(f"capacity={config['moe_capacity']}")
     return ".".join(parts)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.cli.engine_options import engine_arguments, engine_settings
-from harness.cli.main import main
+import engine
+from harness.cli.engine_options import engine_arguments
+from harness.cli.main import build_app, main
+from harness.cli.op_choice import KERNEL_OPS
+from harness.cli.served import started
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import ExitCode
+from harness.core.latency import failure_of
+from harness.run.client.completion import CompletionRequest
 from tests.engine.serve.running import running
 from tests.fakes.formula_engine import formula_engine
 
@@ -77,27 +84,73 @@ def test_a_rate_needs_a_server(tmp_path: Path) -> None:
     assert messages == {"", "request rate 5 needs a server: sweep --online"}
 
 
-def test_settings_survive_the_way_through_the_command_line() -> None:
+class OpenedError(Exception):
+    """Ends `serve` once it would open its engine."""
+
+
+def opened_by_serve(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> EngineSettings:
+    """The settings that `serve` typed with these options would open."""
+    found: list[EngineSettings] = []
+
+    def note(settings: EngineSettings) -> None:
+        found.append(settings)
+        raise OpenedError
+
+    monkeypatch.setattr(engine, "LLM", note)
+    with pytest.raises(OpenedError):
+        build_app()(["serve", "--port", "0", *arguments])
+    return found[0]
+
+
+def test_every_setting_survives_the_way_through_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     settings = EngineSettings(
         "somewhere",
         cp=4,
+        ep=8,
         numerics="exact",
         ops=("references.op_table:TABLE", "kernels.op_table:TABLE"),
+        fp8_max=240,
+        max_model_len=100,
+        max_num_batched_tokens=16,
+        token_bucket=32,
         context_buckets=(64, 128),
+        page_size=8,
         num_kv_blocks=40,
+        num_threads=3,
         time_limit_s=3.5,
         speculative="dspark",
+        confidence_threshold=0.25,
+        device="neuron",
+        allowed_fallbacks=("aten::sort", "aten::topk"),
+        prefill="attention",
+        enforce_eager=False,
+        moe_capacity=7,
+        compile_backend="aten",
     )
-    arguments = engine_arguments(settings)
-    typed: dict[str, Any] = {"ops": []}
-    for option, value in zip(arguments[::2], arguments[1::2], strict=True):
-        name = option.removeprefix("--").replace("-", "_")
-        if name == "ops":
-            typed["ops"].append(value)
-        else:
-            default = getattr(EngineSettings("x"), name)
-            typed[name] = value if isinstance(default, (str, tuple)) else type(default)(value)
-    assert engine_settings(typed) == settings
+    for item in dataclasses.fields(settings):
+        assert getattr(settings, item.name) != item.default, f"{item.name} is not tried here"
+    assert opened_by_serve(monkeypatch, *engine_arguments(settings)) == settings
+
+
+def test_serve_takes_the_ports_variables_and_an_ops_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPINFER_NEURON_NUM_KV_BLOCKS", "77")
+    typed = ("--checkpoint", "somewhere", "--num-threads", "1")
+    assert opened_by_serve(monkeypatch, *typed).num_kv_blocks == 77
+    assert opened_by_serve(monkeypatch, *typed, "--num_kv_blocks", "5").num_kv_blocks == 5
+    assert opened_by_serve(monkeypatch, *typed, "--ops", "kernels").ops == KERNEL_OPS
+    assert opened_by_serve(monkeypatch, *typed, "--device", "neuron").ops == KERNEL_OPS
+
+
+def test_a_started_server_hears_of_no_variable_that_its_record_does_not_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DEEPINFER_NEURON_NUM_KV_BLOCKS", "3")  # too few for any request
+    settings = EngineSettings(str(CHECKPOINT), numerics="exact", num_threads=1)
+    with started(settings) as client:
+        record = asyncio.run(client.complete(CompletionRequest([3] * 60, 2)))
+    assert failure_of(record) is None
 
 
 @pytest.mark.slow

@@ -100,6 +100,7 @@ def test_a_point_that_failed_gives_its_status_and_no_timing():
         ({"speculative": "dspark"}, "fast.cp=2.dspark"),
         ({"prefill": "as-decode", "enforce_eager": True, "moe_capacity": 0}, "fast.cp=2"),
         ({"prefill": "attention", "enforce_eager": False}, "fast.cp=2.prefill=attention.compiled"),
+        ({"enforce_eager": False, "compile_backend": "aten"}, "fast.cp=2.compiled=aten"),
         ({"moe_capacity": 4}, "fast.cp=2.capacity=4"),
     ],
 )
