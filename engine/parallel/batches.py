@@ -11,7 +11,7 @@ from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.worker import DraftOutput, StepOutput
 
-__all__ = ["Batches", "PoolCounts", "idle_plan", "is_idle"]
+__all__ = ["Batches", "PoolCounts", "idle_plan"]
 
 _SCRATCH_PAGE = 0
 
@@ -133,8 +133,3 @@ def idle_plan(context: int) -> StepPlan:
         slot=0, start=0, token_ids=(), history=(), pages=(_SCRATCH_PAGE,), num_logits=0
     )
     return StepPlan(step=0, chunks=(nothing,), padded_rows=1, context=context, want_logits=False)
-
-
-def is_idle(plan: StepPlan) -> bool:
-    """Whether a plan holds no row of any request."""
-    return plan.num_rows == 0

@@ -54,6 +54,38 @@ def test_collectives_per_layer_follow_groups_and_rounding(config: ModelConfig) -
     assert [per_layer["fast", size] for size in (1, 2, 4, 12)] == [0, 2, 2, 2]
 
 
+def test_batches_of_their_own_share_the_experts_and_nothing_else(config: ModelConfig) -> None:
+    layouts = [RankLayout(config, EXACT, rank % 2, 2, rank // 2, 3) for rank in range(6)]
+    experts = [expert for one in layouts for expert in range(*one.expert_span(12, 0))]
+    assert experts == list(range(12))
+    assert [one.expert_rank for one in layouts] == list(range(6))
+    for batch in range(3):
+        first, second = layouts[2 * batch : 2 * batch + 2]
+        assert (first.head_layout.heads, second.head_layout.heads) == ((0, 6), (6, 12))
+        assert (first.shared_width, second.shared_width) == ((0, 96), (96, 192))
+        assert (first.vocab_span(512), second.vocab_span(512)) == ((0, 256), (256, 512))
+
+
+def test_batches_of_their_own_take_two_collectives_for_the_experts(config: ModelConfig) -> None:
+    per_layer = {
+        (mode.name, size): RankLayout(config, mode, 0, size, 0, 2).collectives_per_layer
+        for mode in (EXACT, QUANTISED)
+        for size in (1, 2, 12)
+    }
+    # Packed gather and scatter; with several ranks a batch the sum after attention, and in
+    # quantised with more ranks than groups that of the groups.
+    assert [per_layer["exact", size] for size in (1, 2, 12)] == [2, 3, 3]
+    assert [per_layer["quantised", size] for size in (1, 2, 12)] == [2, 3, 4]
+
+
+def test_experts_that_do_not_divide_over_batches_are_dealt_by_layer(config: ModelConfig) -> None:
+    odd = replace(config, num_experts=10, expert_width=160)
+    layouts = [RankLayout(odd, EXACT, rank % 2, 2, rank // 2, 2) for rank in range(4)]
+    assert [one.expert_span(10, 6) for one in layouts] == [(0, 0), (0, 0), (0, 10), (0, 0)]
+    # The shared expert is whole on one rank of each batch.
+    assert [one.owns_layer(7) for one in layouts] == [False, True, False, True]
+
+
 def test_heads_that_straddle_groups_are_completed_with_zero_heads(config: ModelConfig) -> None:
     # 6 ranks of 2 heads over groups of 3: rank 1 has heads 2 and 3 of groups 0 and 1.
     layout = RankLayout(config, EXACT, 1, 6).head_layout
