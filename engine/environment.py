@@ -23,6 +23,12 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("a switch is 0 or 1")
+    return text == "1"
+
+
 def _integers(text: str) -> tuple[int, ...]:
     return tuple(int(entry) for entry in text.split(",") if entry.strip())
 
@@ -34,9 +40,10 @@ VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "NEURON_CTX_BUCKETS": ("context_buckets", _integers),
     "NEURON_NUM_KV_BLOCKS": ("num_kv_blocks", _integer),
     "NEURON_MOE_CAPACITY": ("moe_capacity", _integer),
+    "ENFORCE_EAGER": ("enforce_eager", _switch),
 }
 # Accepted: what they ask for holds anyway, or concerns what a text engine has not.
-_HELD = {"USE_MULTIMODAL_POOL": None, "ENFORCE_EAGER": "1", "MAX_BACKTRACKING_TOKENS": None}
+_HELD = {"USE_MULTIMODAL_POOL": None, "MAX_BACKTRACKING_TOKENS": None}
 # The launcher numbers its ranks itself, so this may only repeat what it does.
 _RANK = "NEURON_LOCAL_RANK"
 
@@ -68,9 +75,8 @@ def _read(variable: str, text: str, read: Callable[[str], Any]) -> Any:
     try:
         return read(text)
     except ValueError as error:
-        raise UsageError(
-            f"{variable}={text!r}: {error}; write numbers as 128 or 2048,4096"
-        ) from None
+        remedy = "write 0 or 1" if read is _switch else "write numbers as 128 or 2048,4096"
+        raise UsageError(f"{variable}={text!r}: {error}; {remedy}") from None
 
 
 def _check_held(found: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ from engine.config.limits import EngineLimits, resolve_limits
 from engine.config.model import ModelConfig
 from engine.config.parse import load_model_config
 from engine.device.neuron import num_compiled, require_device
+from engine.graphs.compilers import require_compiler
 from engine.parallel.batches import Batches
 from engine.parallel.executor import Executor, ExecutorFactory, LockstepExecutor, SoloExecutor
 from engine.parallel.processes import ProcessExecutor
@@ -62,6 +63,8 @@ class LLM:
         if settings.device != "cpu":
             num_ranks = self._topology.num_ranks
             require_device(settings.device, num_ranks, resolve_numerics(settings))
+        if not settings.enforce_eager:
+            require_compiler(settings.compile_backend, settings.device)
         if settings.num_threads:
             torch.set_num_threads(settings.num_threads)
         if executor is None:
@@ -156,9 +159,14 @@ class LLM:
     def totals(self) -> Mapping[str, float]:
         """Counts of all steps since it was opened, rank 0's, e.g. "collectives"; any thread.
 
-        "compile_events" is there where it is known: on a device, graphs that were compiled.
+        "compile_events" is there where it is known: graphs that were compiled, on a device or
+        for regions.
         """
-        totals = {name: n for name, n in self._totals.items() if not name.endswith("_per_layer")}
+        totals = {
+            name: n
+            for name, n in self._totals.items()
+            if not name.endswith("_per_layer") and name != "graphs"
+        }
         if self._settings.device != "cpu":
             totals["compile_events"] = float(num_compiled() - self._compiled_before)
         return totals

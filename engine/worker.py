@@ -20,6 +20,10 @@ from engine.device.ops import ops_for_device
 from engine.device.placement import on_device
 from engine.engram.hashing import EngramHash
 from engine.engram.token_map import load_token_map
+from engine.graphs.compilers import resolve_compiler
+from engine.graphs.graph_key import graph_key
+from engine.graphs.graph_store import GraphStore, cache_root
+from engine.graphs.region_graphs import RegionGraphs
 from engine.graphs.region_times import RegionTimes, StepTimes
 from engine.model.base import Runtime
 from engine.model.context import StepContext
@@ -36,9 +40,9 @@ from engine.weights.checkpoint import Checkpoint, TensorSource
 from engine.weights.layout import RankLayout
 from engine.weights.load import WeightLoader
 from harness.core.engine_face import EngineSettings
-from harness.core.errors import RankError
+from harness.core.errors import RankError, UsageError
 from harness.core.numerics import Numerics, numerics_named
-from harness.core.op_table import resolve_op_table
+from harness.core.op_table import OpTable, resolve_op_table
 
 __all__ = ["DraftOutput", "StepOutput", "Worker", "resolve_numerics"]
 
@@ -161,6 +165,9 @@ class Worker:
         self.draft: Draft | None = None
         if self.weights.draft is not None:
             self.draft = Draft(runtime, self.weights.draft, self.model, self._sampler)
+        self._graphs: tuple[RegionGraphs, ...] = ()
+        if not settings.enforce_eager:
+            self._compile_regions(settings, numerics)
         self.state = CacheState(
             config,
             self._geometry,
@@ -168,6 +175,27 @@ class Worker:
             self.device,
             num_draft_stages=len(self.weights.draft.blocks) if self.weights.draft else 0,
         )
+
+    def _compile_regions(self, settings: EngineSettings, numerics: Numerics) -> None:
+        """Let layers, and draft stages, run as graphs."""
+        _require_capturable(self.ops.table, self.device)
+        key = graph_key(self.config, self.layout, numerics, settings.ops)
+        store = GraphStore(cache_root(), key)
+        compiler = resolve_compiler(settings.compile_backend, self.device, store)
+        stacks = [stack for stack in (self.model, self.draft) if stack is not None]
+        self._graphs = tuple(RegionGraphs(compiler) for _ in stacks)
+        for stack, graphs in zip(stacks, self._graphs, strict=True):
+            stack.compile_regions(graphs)
+
+    @property
+    def num_graphs(self) -> int:
+        """Region graphs that were made or read so far."""
+        return sum(len(graphs) for graphs in self._graphs)
+
+    @property
+    def num_cached_graphs(self) -> int:
+        """Those of them that came from disk."""
+        return sum(graphs.num_cached for graphs in self._graphs)
 
     def start_region_timing(self) -> None:
         """Time regions, collectives and ops of all further steps; once is enough."""
@@ -263,12 +291,25 @@ class Worker:
             "launches": float(self.ops.num_launches - launches_before),
             "collectives_per_layer": float(self.layout.collectives_per_layer),
         }
+        if self._graphs:
+            counters.update(self._graph_counters())
         if self._moe_capacity:
             counters["moe_overflows"] = float(self._exchange.num_overflows)
             counters["moe_dense_reruns"] = float(self._exchange.num_reruns)
         if self.device.type != "cpu":
             counters["fallbacks"] = float(sum(fallbacks.values()))
             counters.update({f"fallback {op}": float(n) for op, n in sorted(fallbacks.items())})
+        return counters
+
+    def _graph_counters(self) -> dict[str, float]:
+        """Regions and compilations of this step; every kind has one graph a bucket."""
+        counters = {"regions": 0.0, "compile_events": 0.0}
+        for graphs in self._graphs:
+            graphs.check()
+            regions, compiled = graphs.take_counts()
+            counters["regions"] += regions
+            counters["compile_events"] += compiled
+        counters["graphs"] = float(self.num_graphs)
         return counters
 
     def _sample(self, x: torch.Tensor, inputs: StepInputs, plan: StepPlan) -> StepOutput:
@@ -345,3 +386,13 @@ def _num_gathers(plan: StepPlan, inputs: StepInputs) -> int:
     if not inputs.logits_rows.numel():
         return 0
     return 1 + (plan.num_top > 0 and not plan.want_logits)
+
+
+def _require_capturable(table: OpTable, device: torch.device) -> None:
+    """On the CPU a kernel runs in an interpreter, which reads values: no graph can hold it."""
+    kernels = sorted(name for name, one in table.source.items() if one.startswith("kernels."))
+    if kernels and device.type == "cpu":
+        raise UsageError(
+            f"compiled regions cannot hold kernels on the CPU ({', '.join(kernels)}): use the "
+            "reference ops or --enforce-eager"
+        )

@@ -12,6 +12,7 @@ import torch
 from harness.core.numerics import Numerics
 from references.operands import require_float, require_mask, require_shape
 from references.precision import accumulate_dtype, activation_dtype, rounded
+from references.values import has_values
 
 __all__ = ["prefill_attention"]
 
@@ -47,15 +48,24 @@ def prefill_attention(
     require_shape(op, "sink", sink, (num_heads,))
     require_mask(op, "allowed", allowed)
     require_shape(op, "allowed", allowed, (num_tokens, rows.shape[0]))
-    visible = allowed.any(0)
-    keys = rows[visible].to(accumulate_dtype(numerics))
+    keys, seen = _keys_seen(rows, allowed, accumulate_dtype(numerics))
     if keys.shape[0] == 0:
         return torch.zeros_like(q, dtype=activation_dtype(numerics))
-    seen = allowed[:, visible]
     slice_tokens = max(1, _SCORE_VALUES // (num_heads * keys.shape[0]))
     slices = [slice(first, first + slice_tokens) for first in range(0, num_tokens, slice_tokens)]
     parts = [_attend(q[part], keys, seen[part], sink, scale, numerics) for part in slices]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _keys_seen(
+    rows: torch.Tensor, allowed: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows [U, D] that any token sees, and who sees them [T, U]."""
+    visible = allowed.any(0)
+    if has_values(allowed):
+        return rows[visible].to(dtype), allowed[:, visible]
+    # In a graph no value decides a shape: all rows stay, and what nobody sees counts as 0.
+    return rows.masked_fill(~visible.unsqueeze(1), 0.0).to(dtype), allowed
 
 
 def _attend(

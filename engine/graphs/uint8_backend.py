@@ -9,6 +9,7 @@ refused by name. Inputs and outputs of dtype float8 are viewed as bytes outside 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +21,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from engine.graphs.e4m3_bytes import decode_e4m3_bytes, encode_e4m3_bytes
 from harness.core.errors import UsageError
 
-__all__ = ["BACKEND", "GraphCompiler", "backend_over", "float8_nodes", "on_bytes"]
+__all__ = [
+    "BACKEND",
+    "GraphCompiler",
+    "LoweredGraph",
+    "backend_over",
+    "float8_nodes",
+    "lowered",
+    "on_bytes",
+]
 
 BACKEND = "fp8_as_uint8"
 
@@ -143,23 +152,43 @@ def on_bytes(graph: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     return traced
 
 
-def backend_over(inner: GraphCompiler) -> Callable[..., Any]:
-    """A torch.compile backend that hands `inner` graphs without float8."""
+@dataclass(frozen=True, slots=True)
+class LoweredGraph:
+    """A graph without float8, and which outputs of the original were float8."""
 
-    def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        (output,) = graph.graph.find_nodes(op="output")
-        dtypes = [_output_dtype(value) for value in output.args[0]]
-        bytes_graph = on_bytes(graph, inputs)
-        run = inner(bytes_graph, [_bytes_of(value) for value in inputs])
+    graph: fx.GraphModule
+    dtypes: tuple[torch.dtype | None, ...]
+
+    def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """What takes and gives float8 where the original did; `run` runs the graph."""
 
         def call(*arguments: Any) -> tuple[Any, ...]:
             results = run(*(_bytes_of(argument) for argument in arguments))
             return tuple(
                 result.view(_E4M3) if dtype == _E4M3 else result
-                for result, dtype in zip(results, dtypes, strict=True)
+                for result, dtype in zip(results, self.dtypes, strict=True)
             )
 
         return call
+
+
+def lowered(graph: fx.GraphModule, inputs: Sequence[Any]) -> LoweredGraph:
+    """An ATen graph on bytes.
+
+    Raises:
+        UsageError: see `on_bytes`.
+    """
+    (output,) = graph.graph.find_nodes(op="output")
+    dtypes = tuple(_output_dtype(value) for value in output.args[0])
+    return LoweredGraph(on_bytes(graph, inputs), dtypes)
+
+
+def backend_over(inner: GraphCompiler) -> Callable[..., Any]:
+    """A torch.compile backend that hands `inner` graphs without float8."""
+
+    def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        left = lowered(graph, inputs)
+        return left.around(inner(left.graph, [_bytes_of(value) for value in inputs]))
 
     backend: Callable[..., Any] = aot_autograd(fw_compiler=compile_graph)
     return backend

@@ -14,7 +14,7 @@ compiled as regions, one graph for all layers of a kind.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -25,9 +25,27 @@ from engine.model.base import Runtime
 from engine.model.context import StepContext
 from engine.model.engram import Engram
 from engine.model.moe import ExpertShape, Moe, Routing
-from engine.weights.tensors import BlockWeights, HyperWeights
+from engine.weights.tensors import (
+    AttentionWeights,
+    BlockWeights,
+    EngramWeights,
+    HyperWeights,
+    MoeWeights,
+)
 
-__all__ = ["Attended", "Block", "Expansion", "Mixes", "Residual", "Routed", "hyper_mixes"]
+__all__ = [
+    "AttendRegion",
+    "AttendWeights",
+    "Attended",
+    "Block",
+    "Expansion",
+    "Mixes",
+    "Residual",
+    "RouteRegion",
+    "RouteWeights",
+    "Routed",
+    "hyper_mixes",
+]
 
 Mixes = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -107,6 +125,80 @@ def hyper_mixes(runtime: Runtime, streams: torch.Tensor, weights: HyperWeights) 
     return mixes
 
 
+@dataclass(frozen=True, slots=True)
+class AttendWeights:
+    """What the first region reads of a block's weights."""
+
+    norm: torch.Tensor
+    mixing: HyperWeights
+    attention: AttentionWeights
+    engram: EngramWeights | None
+
+    @classmethod
+    def of(cls, weights: BlockWeights) -> AttendWeights:
+        """A block's share."""
+        return cls(weights.attn_norm, weights.hc_attn, weights.attention, weights.engram)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteWeights:
+    """What the second region reads of a block's weights."""
+
+    norm: torch.Tensor
+    mixing: HyperWeights
+    moe: MoeWeights
+
+    @classmethod
+    def of(cls, weights: BlockWeights) -> RouteWeights:
+        """A block's share; routed experts run outside of regions."""
+        moe = replace(weights.moe, w13=None, w2=None)
+        return cls(weights.ffn_norm, weights.hc_ffn, moe)
+
+
+class AttendRegion:
+    """First region, op by op."""
+
+    def __init__(self, runtime: Runtime, role: LayerRole, weights: AttendWeights) -> None:
+        self._runtime = runtime
+        self._role = role
+        self._weights = weights
+        self.attention = Attention(runtime, role, weights.attention)
+        self._engram = Engram(runtime, role, weights.engram) if weights.engram else None
+
+    def run(self, residual: Residual, step: StepContext) -> Attended:
+        """See engine.model.block."""
+        runtime, weights = self._runtime, self._weights
+        residual = residual.complete(runtime)
+        streams = residual.streams
+        if self._engram is not None:
+            streams = self._engram.run(streams, step)
+        tap = None
+        if self._role.is_tap:
+            tap = runtime.as_activation(streams.to(runtime.accumulate).mean(dim=1))
+        pre, post, comb = hyper_mixes(runtime, streams, weights.mixing)
+        x = runtime.ops.hc_collapse(streams, residual.pre)
+        x = runtime.ops.rms_norm(x, weights.norm, runtime.config.norm_eps)
+        return Attended(self.attention.begin(x, step), streams, pre, post, comb, tap)
+
+
+class RouteRegion:
+    """Second region, op by op; `moe` has the experts that follow it."""
+
+    def __init__(self, runtime: Runtime, weights: RouteWeights, moe: Moe) -> None:
+        self._runtime = runtime
+        self._weights = weights
+        self.moe = moe
+
+    def run(self, attended: Attended, y: torch.Tensor) -> Routed:
+        """y [T, d] is the attention's output."""
+        runtime, weights = self._runtime, self._weights
+        streams = runtime.ops.hc_expand(y, attended.streams, attended.post, attended.comb)
+        pre, post, comb = hyper_mixes(runtime, streams, weights.mixing)
+        x = runtime.ops.hc_collapse(streams, attended.pre)
+        x = runtime.ops.rms_norm(x, weights.norm, runtime.config.norm_eps)
+        return Routed(x, self.moe.begin(x), streams, pre, post, comb)
+
+
 class Block:
     """Attention and experts around the residual streams.
 
@@ -122,11 +214,11 @@ class Block:
     ) -> None:
         self.role = role
         self.weights = weights
-        self._runtime = runtime
-        self._attention = Attention(runtime, role, weights.attention)
         self._moe = Moe(runtime, role.layer_id, experts, weights.moe)
-        self._engram = Engram(runtime, role, weights.engram) if weights.engram else None
-        self.attend, self.route = self.attend_eagerly, self.route_eagerly
+        attending = AttendRegion(runtime, role, AttendWeights.of(weights))
+        self._attention = attending.attention
+        self.attend = attending.run
+        self.route = RouteRegion(runtime, RouteWeights.of(weights), self._moe).run
 
     def time_regions(self, times: RegionTimes) -> None:
         """Time this layer and its parts from now on."""
@@ -150,27 +242,3 @@ class Block:
         routed = self.route(attended, y)
         y = self._moe.finish(routed.x, step.inputs.is_real, routed.routing)
         return Residual(routed.streams, routed.pre, Expansion(y, routed.post, routed.comb))
-
-    def attend_eagerly(self, residual: Residual, step: StepContext) -> Attended:
-        """First region, op by op."""
-        runtime, weights = self._runtime, self.weights
-        residual = residual.complete(runtime)
-        streams = residual.streams
-        if self._engram is not None:
-            streams = self._engram.run(streams, step)
-        tap = None
-        if self.role.is_tap:
-            tap = runtime.as_activation(streams.to(runtime.accumulate).mean(dim=1))
-        pre, post, comb = hyper_mixes(runtime, streams, weights.hc_attn)
-        x = runtime.ops.hc_collapse(streams, residual.pre)
-        x = runtime.ops.rms_norm(x, weights.attn_norm, runtime.config.norm_eps)
-        return Attended(self._attention.begin(x, step), streams, pre, post, comb, tap)
-
-    def route_eagerly(self, attended: Attended, y: torch.Tensor) -> Routed:
-        """Second region, op by op; y [T, d] is the attention's output."""
-        runtime, weights = self._runtime, self.weights
-        streams = runtime.ops.hc_expand(y, attended.streams, attended.post, attended.comb)
-        pre, post, comb = hyper_mixes(runtime, streams, weights.hc_ffn)
-        x = runtime.ops.hc_collapse(streams, attended.pre)
-        x = runtime.ops.rms_norm(x, weights.ffn_norm, runtime.config.norm_eps)
-        return Routed(x, self._moe.begin(x), streams, pre, post, comb)

@@ -26,6 +26,13 @@ class AttentionBuffer:
         self.rows = scope.new_empty(window_rows + scope.shape[0], scope.shape[1])
         self.rows[window_rows:] = scope
 
+    @classmethod
+    def over(cls, rows: torch.Tensor, window_rows: int, ring_rows: int) -> AttentionBuffer:
+        """A buffer whose rows are there already."""
+        buffer = cls.__new__(cls)
+        buffer.rows, buffer._window_rows, buffer._ring_rows = rows, window_rows, ring_rows
+        return buffer
+
     def with_window(self, ring: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         """All rows, with one layer's ring and the step's own rows in front."""
         self.rows[: self._ring_rows] = ring

@@ -12,8 +12,10 @@ import torch
 
 from engine.cache.state import CacheState
 from engine.cache.step_inputs import StepInputs
+from engine.graphs.region_graphs import RegionGraphs
 from engine.model.base import Runtime
 from engine.model.block import Block
+from engine.model.compiled_stack import CompiledStack
 from engine.model.draft_draws import DraftDraws
 from engine.model.moe import ExpertShape
 from engine.model.transformer import Transformer
@@ -63,8 +65,14 @@ class Draft:
             Block(runtime, draft_role(config, stage), experts, block)
             for stage, block in enumerate(weights.blocks)
         ]
+        self._experts = experts
+        self._compiled: CompiledStack | None = None
         self._wkv = [_wkv_of(block.attention.wq_a_wkv, config.q_lora_rank)
                      for block in weights.blocks]  # fmt: skip
+
+    def compile_regions(self, graphs: RegionGraphs) -> None:
+        """Run the stages' regions as graphs from now on."""
+        self._compiled = CompiledStack(self._runtime, self._experts, self._blocks, graphs)
 
     def absorb(self, taps: list[torch.Tensor], inputs: StepInputs, state: CacheState) -> None:
         """Write every stage's window entries for a step's rows; taps are [T, d] by tap layer.
@@ -95,6 +103,8 @@ class Draft:
             choices: how each sequence's drafts are drawn; None, or none given: greedily.
         """
         step = self._target.context(inputs, state)
+        if self._compiled is not None:
+            step = self._compiled.in_bucket(step)
         residual = self._target.first_streams(inputs.token_ids)
         for block in self._blocks:
             residual = block.run(residual, step)

@@ -8,9 +8,11 @@ import torch
 
 from engine.cache.state import CacheState
 from engine.cache.step_inputs import StepInputs
+from engine.graphs.region_graphs import RegionGraphs
 from engine.graphs.region_times import RegionTimes
 from engine.model.base import Runtime
 from engine.model.block import Block, Residual
+from engine.model.compiled_stack import CompiledStack
 from engine.model.context import Selection, StepContext
 from engine.model.moe import ExpertShape
 from engine.model.rope_tables import RopeTables
@@ -47,6 +49,12 @@ class Transformer:
             weights.embed.device,
         )
         self.stream_hook: StreamHook | None = None
+        self._experts = experts
+        self._compiled: CompiledStack | None = None
+
+    def compile_regions(self, graphs: RegionGraphs) -> None:
+        """Run the layers' regions as graphs from now on."""
+        self._compiled = CompiledStack(self._runtime, self._experts, self._blocks, graphs)
 
     def time_regions(self, times: RegionTimes) -> None:
         """Time embedding, every layer by kind, and head from now on."""
@@ -74,6 +82,8 @@ class Transformer:
 
     def run(self, step: StepContext) -> torch.Tensor:
         """Collapsed output x [T, d] before the final norm."""
+        if self._compiled is not None:
+            step = self._compiled.in_bucket(step)
         residual = self.first_streams(step.inputs.token_ids)
         for layer_id, block in enumerate(self._blocks):
             residual = block.run(residual, step)

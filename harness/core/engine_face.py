@@ -55,6 +55,8 @@ class EngineSettings:
         prefill: "as-decode" runs prompts through decode-shaped steps of one token bucket,
             "attention" through the prefill attention path.
         enforce_eager: layers run op by op; False runs them as compiled regions.
+        compile_backend: who compiles regions: "inductor", "aten" (the captured graph op by op),
+            "fp8_as_uint8"; "" is the device's own (inductor on the CPU).
         moe_capacity: rows of prompt steps an expert takes in one pass; where one is given more,
             the layer's experts run again without a limit. 0 groups rows without a limit.
     """
@@ -80,6 +82,7 @@ class EngineSettings:
     prefill: str = "as-decode"
     enforce_eager: bool = True
     moe_capacity: int = 0
+    compile_backend: str = ""
 
     def __post_init__(self) -> None:
         numerics_named(self.numerics)
@@ -97,6 +100,11 @@ class EngineSettings:
             raise UsageError(f"device {self.device!r} is not known: choose cpu or neuron")
         if self.prefill not in ("as-decode", "attention"):
             raise UsageError(f"prefill={self.prefill!r}: choose 'as-decode' or 'attention'")
+        if self.compile_backend and self.enforce_eager:
+            raise UsageError(
+                f"compile_backend={self.compile_backend!r}: nothing is compiled with "
+                "enforce_eager; give --no-enforce-eager too"
+            )
         if self.moe_capacity < 0:
             raise UsageError(f"moe_capacity={self.moe_capacity}: it is at least 0 (no limit)")
         if not 0 <= self.confidence_threshold < 1:
@@ -128,7 +136,7 @@ class EngineSettings:
         if self.prefill != "as-decode":
             parts.append("prefill-attention")
         if not self.enforce_eager:
-            parts.append("compiled")
+            parts.append(f"compiled {self.compile_backend}".rstrip())
         if self.moe_capacity:
             parts.append(f"capacity={self.moe_capacity}")
         if self.device != "cpu":

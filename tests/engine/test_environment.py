@@ -18,11 +18,12 @@ def test_variables_fill_what_was_left_open() -> None:
             "DEEPINFER_NEURON_CTX_BUCKETS": "2048,4096",
             "DEEPINFER_NEURON_NUM_KV_BLOCKS": "160",
             "DEEPINFER_NEURON_MOE_CAPACITY": "64",
+            "DEEPINFER_ENFORCE_EAGER": "0",
         },
     )
     assert (found.device, found.token_bucket) == ("neuron", 64)
     assert (found.context_buckets, found.num_kv_blocks) == ((2048, 4096), 160)
-    assert found.moe_capacity == 64
+    assert (found.moe_capacity, found.enforce_eager) == (64, False)
 
 
 def test_an_option_wins_over_its_variable() -> None:
@@ -35,7 +36,7 @@ def test_an_option_wins_over_its_variable() -> None:
     ("name", "value"),
     [
         ("NEURON_NUM_KV_BLOCKS", "many"),
-        ("ENFORCE_EAGER", "0"),
+        ("ENFORCE_EAGER", "no"),
         ("NEURON_LOCAL_RANK", "3"),
         ("NEURON_MOE_CAPACITY", "ample"),
     ],
