@@ -85,6 +85,9 @@ def parity(
     repeat: Annotated[int, typer.Option(help="Calls that must give equal bytes.")] = 1,
     kernels: Annotated[str, typer.Option(help="Target text of the table under test.")] = KERNELS,
     time_limit_s: Annotated[float, typer.Option(help="Of one case.")] = 120.0,
+    memory_limit_gib: Annotated[
+        float, typer.Option(help="Of one case, beyond what a worker holds when ready.")
+    ] = 6.0,
     replay: Annotated[Path | None, typer.Option(help="A bundle, or a directory of them.")] = None,
     mutation: Annotated[str, typer.Option(help="'auto': judge mutants of the kernels.")] = "",
     count: Annotated[int, typer.Option(help="Mutants to draw.")] = 200,
@@ -103,10 +106,18 @@ def parity(
         )
     address = ray_address if executor == "ray" else ""
     options = ParityOptions(
-        backend, jobs, repeat, kernels, time_limit_s, lnc=lnc, ray_address=address
+        backend,
+        jobs,
+        repeat,
+        kernels,
+        time_limit_s,
+        memory_limit_gib,
+        lnc=lnc,
+        ray_address=address,
     )
     require_parity_arguments(
         time_limit_s=time_limit_s,
+        memory_limit_gib=memory_limit_gib,
         repeat=repeat,
         jobs=jobs,
         count=count,

@@ -14,6 +14,7 @@ __all__ = ["require_parity_arguments", "require_writable_file"]
 def require_parity_arguments(
     *,
     time_limit_s: float,
+    memory_limit_gib: float,
     repeat: int,
     jobs: int,
     count: int,
@@ -28,6 +29,10 @@ def require_parity_arguments(
     """
     if not 0 < time_limit_s < math.inf:
         raise UsageError(f"--time-limit-s {time_limit_s}: a time limit is positive and finite")
+    if not 0 < memory_limit_gib < math.inf:
+        raise UsageError(
+            f"--memory-limit-gib {memory_limit_gib}: a memory limit is positive and finite"
+        )
     for option, value, least in (
         ("--repeat", repeat, 1),
         ("--count", count, 1),

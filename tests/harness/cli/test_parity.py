@@ -116,6 +116,17 @@ def test_a_hanging_kernel_ends_with_1_and_every_case_has_its_status(
     assert [record.payload["status"] for record in _records(out)] == ["TIMEOUT", "TIMEOUT"]
 
 
+def test_a_kernel_that_takes_too_much_memory_fails_its_case_and_the_suite_goes_on(
+    suite: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "runs"
+    kernels = "tests.harness.cli.off_kernels:GREEDY_AT_FIVE"
+    options = ("--memory-limit-gib", 0.75, "--jobs", 1, "--out", out)
+    assert _run("--suite", suite, "--kernels", kernels, *options) == 1
+    assert [record.payload["status"] for record in _records(out)] == ["PASS", "RUN_ERROR"]
+    assert _run("--suite", suite, "--kernels", kernels, "--jobs", 1, "--out", out) == 0
+
+
 def test_a_tolerance_that_takes_anything_ends_with_4(suite: Path, tmp_path: Path) -> None:
     suite.write_text(SUITE.replace("floor = 1e-30", "floor = 1e6"))
     out = tmp_path / "runs"
@@ -140,6 +151,7 @@ def test_a_missing_backend_ends_with_3(
         (("--suite", "none.toml"), "none.toml"),
         (("--kernels", "kernels.op_table"), "must read 'package.module:object'"),
         (("--replay", "nowhere"), "nowhere/case.json"),
+        (("--memory-limit-gib", "0"), "a memory limit is positive and finite"),
         (("--out", "/proc/runs"), "choose a writable directory with --out"),
     ],
 )
