@@ -57,6 +57,11 @@ class Batches:
         return sum(scheduler.num_running for scheduler in self.schedulers)
 
     @property
+    def num_preemptions(self) -> int:
+        """Times a request gave its pages up for an older one of its batch."""
+        return sum(scheduler.num_preemptions for scheduler in self.schedulers)
+
+    @property
     def pool(self) -> PoolCounts:
         """Pages and slots of all batches."""
         pools = [scheduler.pool for scheduler in self.schedulers]

@@ -99,6 +99,11 @@ class _EngineCollector(Collector):
         for name, count in sorted(self._totals().items()):
             counts.add_metric([name], count)
         yield counts
+        yield CounterMetricFamily(
+            "vllm:num_preemptions",
+            "Requests sent back for want of KV pages",
+            value=state.num_preemptions,
+        )
         # These exact names are what vLLM's benchmark client reads.
         counters = {
             "num_drafts": ("Draft blocks verified", state.num_drafts),

@@ -26,6 +26,7 @@ class EngineSnapshot:
     num_pages: int = 0
     num_free_pages: int = 0
     num_free_slots: int = 0
+    num_preemptions: int = 0
     num_drafts: int = 0
     num_draft_tokens: int = 0
     accepted_by_place: tuple[int, ...] = ()
@@ -69,6 +70,7 @@ class SnapshotKeeper:
             num_pages=pool.num_usable_pages,
             num_free_pages=pool.num_free_pages,
             num_free_slots=pool.num_free_slots,
+            num_preemptions=self._scheduler.num_preemptions,
             num_drafts=drafts,
             num_draft_tokens=draft_tokens,
             accepted_by_place=tuple(by_place),

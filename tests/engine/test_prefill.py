@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,26 @@ def test_a_mask_opens_exactly_the_rows_of_the_indices() -> None:
     indices = torch.tensor([[2, 0, -1], [-1, -1, -1], [1, 1, 3]])
     expected = [[True, False, True, False], [False] * 4, [False, True, False, True]]
     assert visibility(indices, 4).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(lambda mask: mask.roll(1, 1), id="keys-shifted"),
+        pytest.param(lambda mask: mask.roll(1, 0), id="rows-shifted"),
+        pytest.param(lambda mask: mask & (mask.cumsum(1) > 1), id="first-key-lost"),
+        pytest.param(lambda mask: mask | mask.roll(-1, 0), id="a-key-of-the-next-token"),
+    ],
+)
+def test_a_wrong_mask_would_be_noticed(
+    fault: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = all_ids("long", "exact")[:44]
+    with LLM(settings("long")) as llm:
+        expected = llm.score(ids)
+    monkeypatch.setattr("engine.model.attend.visibility", lambda *shape: fault(visibility(*shape)))
+    with LLM(settings("long", prefill="attention")) as llm:
+        assert np.abs(llm.score(ids) - expected).max() > 1e-3
 
 
 def test_prefill_buckets_double_up_to_a_whole_step() -> None:

@@ -98,6 +98,17 @@ def test_two_ranks_draw_what_one_draws(speculative: str) -> None:
     assert [item.token_ids for item in two] == [item.token_ids for item in one]
 
 
+def test_batches_of_their_own_draw_what_one_batch_draws() -> None:
+    prompts, rules = _prompts(), _rules()
+    one, four = (
+        LLM.in_one_process(settings("steady_mtp", prefill="attention", **ranks)).generate(
+            prompts, max_tokens=6, sampling=rules
+        )
+        for ranks in ({}, {"cp": 2, "ep": 4})
+    )
+    assert [item.token_ids for item in four] == [item.token_ids for item in one]
+
+
 def test_a_temperature_near_zero_says_what_greedy_says() -> None:
     cold = SamplingRule(temperature=1e-9, seed=3)
     for speculative in ("", "dspark"):

@@ -77,6 +77,17 @@ def test_metrics_count_what_happened(checkpoint: Path) -> None:
         assert "per_layer" not in server.http.get("/metrics").text
 
 
+def test_requests_sent_back_for_want_of_pages_are_counted(checkpoint: Path) -> None:
+    with running(formula_engine(checkpoint, num_kv_blocks=5)) as server:
+        prompts = [[5] * 8, [6] * 8]
+        answer = server.post("/v1/completions", prompt=prompts, max_tokens=24, ignore_eos=True)
+        assert answer.json()["usage"]["completion_tokens"] == 48
+        assert server.metric("vllm:num_preemptions_total") == 1
+        # Its pages came back: a request that needs the whole pool gets it.
+        whole = server.post("/v1/completions", prompt=[5] * 8, max_tokens=32, ignore_eos=True)
+        assert whole.json()["usage"]["completion_tokens"] == 32
+
+
 def test_a_snapshot_adds_up_the_drafts_of_running_and_ended_requests() -> None:
     from engine.schedule.request import Request
     from engine.serve.snapshot import SnapshotKeeper
