@@ -14,8 +14,8 @@ from engine.parallel.executor import LockstepExecutor
 from engine.parallel.lockstep import Lockstep
 from engine.schedule.distribution import SamplingRule
 from engine.worker import Worker
-from harness.core.engine_face import Generation
-from harness.core.errors import RankError
+from harness.core.engine_face import REFERENCE_OPS, Generation
+from harness.core.errors import RankError, UsageError
 from tests.engine.oracle import all_ids, settings
 
 _IDS = all_ids("long", "exact")
@@ -290,3 +290,13 @@ def test_a_batch_that_brings_another_width_is_named() -> None:
         first, second = llm.scheduler.next_plans()
         with pytest.raises(RankError, match=r"rank 1 is in moe_gather.0 float64 \[8, "):
             llm.executor.execute((first, replace(second, padded_rows=8)))
+
+
+def test_a_rank_that_dies_in_a_batch_without_work_is_named() -> None:
+    ops = (*REFERENCE_OPS, "tests.engine.faulty_ops:DIES")
+    with LLM(settings("steady_mtp", ep=2, ops=ops)) as llm:
+        with pytest.raises(RankError, match=r"rank 1 died with signal 9 \(SIGKILL\)") as caught:
+            llm.generate([[5, 6, 7]], max_tokens=4)
+        with pytest.raises(UsageError, match="its ranks have ended"):
+            llm.generate([[5, 6, 7]], max_tokens=4)
+    assert "moe_gather" in caught.value.detail
