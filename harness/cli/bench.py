@@ -28,7 +28,7 @@ def bench(
     only: Annotated[list[str] | None, typer.Option(help="Subjects to measure.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
 ) -> None:
-    """Measure demo and parity time, decode speed and what the interpreter costs."""
+    """Measure demo and parity time, the engine's speed and what the interpreter costs."""
     from harness.core.record import strict_json
 
     subjects = _subjects()
@@ -49,6 +49,11 @@ def _subjects() -> dict[str, Callable[[], list[Figure]]]:
     from harness.cli.benchmarks.client import client_figures
     from harness.cli.benchmarks.decode import decode_figures
     from harness.cli.benchmarks.demo import demo_figures
+    from harness.cli.benchmarks.engine_speed import (
+        context_figures,
+        oracle_figures,
+        region_figures,
+    )
     from harness.cli.benchmarks.interpreter import gemm_figures, overhead_figures
     from harness.cli.benchmarks.parity import parity_figures
     from harness.cli.checkpoint_place import checkpoint_directory
@@ -57,6 +62,9 @@ def _subjects() -> dict[str, Callable[[], list[Figure]]]:
         "interpreter": overhead_figures,
         "gemm": gemm_figures,
         "decode": lambda: decode_figures(checkpoint_directory("tiny-A", None)),
+        "oracle": lambda: oracle_figures(checkpoint_directory("tiny-B", None)),
+        "regions": lambda: region_figures(checkpoint_directory("tiny-B", None)),
+        "context": lambda: context_figures(checkpoint_directory("tiny-A", None)),
         "client": client_figures,
         "parity": parity_figures,
         "demo": demo_figures,

@@ -8,8 +8,10 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 
-__all__ = ["Figure", "paired_seconds", "source_hash"]
+__all__ = ["Figure", "package_hash", "paired_seconds", "source_hash"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,15 @@ def source_hash(*functions: Callable[..., object]) -> str:
     """Short digest of the source of a baseline, so that records of different ones never mix."""
     text = "\n".join(inspect.getsource(function) for function in functions)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def package_hash(package: ModuleType) -> str:
+    """The same of all modules of a package."""
+    digest = hashlib.sha256()
+    for place in package.__path__:
+        for file in sorted(Path(place).glob("*.py")):
+            digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _seconds(action: Callable[[], object]) -> float:
