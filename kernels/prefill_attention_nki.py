@@ -47,15 +47,9 @@ import torch
 
 from harness.core.errors import KernelError
 from harness.core.numerics import Numerics
+from kernels.attention_contract import require_attention
 from kernels.attention_halves import join_halves, leave_half
-from kernels.contract import (
-    require,
-    require_dtype,
-    require_limit,
-    require_mask,
-    require_shape,
-    require_trn2,
-)
+from kernels.contract import require_mask, require_trn2
 from kernels.launch import active_lnc, launch, nisa, nki, nl
 from kernels.prefill_attention_tiles import (
     load_visit,
@@ -67,11 +61,10 @@ from kernels.prefill_attention_tiles import (
 from kernels.prefill_schedule import cut_of, visits_of
 from kernels.sparse_attention_softmax import inverse_denominator
 from kernels.sparse_attention_tiles import channel_piece
-from kernels.tiling import PARTITIONS, PSUM_BANK_FP32, core_share
+from kernels.tiling import core_share
 
 __all__ = ["prefill_attention", "prefill_attention_kernel"]
 
-_MAX_ROWS = 1 << 24
 _MOST_NEGATIVE = -1e30
 _SCALES = (2.0**-13, 2.0**6)
 
@@ -278,25 +271,14 @@ def prefill_attention(
     """
     op = "prefill_attention"
     require_trn2(op, numerics)
-    require_dtype(op, "q", q, torch.bfloat16)
-    require_dtype(op, "rows", rows, torch.bfloat16)
-    require_dtype(op, "sink", sink, torch.float32, torch.bfloat16)
-    require(q.ndim == 3 and rows.ndim == 2, op, "q must be [T, H, D] and rows [N, D]")
+    require_attention(op, q, "rows", rows, sink)
     num_tokens, num_heads, head_dim = q.shape
-    num_rows = rows.shape[0]
-    require_shape(op, "rows", rows, (num_rows, head_dim))
-    require_shape(op, "sink", sink, (num_heads,))
-    require_mask(op, "allowed", allowed, (num_tokens, num_rows))
-    require_limit(op, "H", num_heads, PARTITIONS)
-    require_limit(op, "D", head_dim, PSUM_BANK_FP32)
-    require_limit(op, "N", num_rows, _MAX_ROWS)
-    if channel_piece(head_dim) * 4 < head_dim:
-        raise KernelError("UNSUPPORTED", f"{op}: D is {head_dim}, cut it into <= 4 equal pieces")
+    require_mask(op, "allowed", allowed, (num_tokens, rows.shape[0]))
     if not _SCALES[0] <= scale <= _SCALES[1]:
         raise KernelError("UNSUPPORTED", f"{op}: scale is {scale}, this kernel takes 2^-13..2^6")
     if q.numel() == 0:
         return q.new_empty(q.shape)
-    if num_rows == 0:  # a row that nobody sees stands in for none
+    if rows.shape[0] == 0:  # a row that nobody sees stands in for none
         rows, allowed = rows.new_zeros((1, head_dim)), allowed.new_zeros((num_tokens, 1))
     cut = cut_of(num_tokens, num_heads, rows.shape[0], active_lnc())
     visits = visits_of(allowed, cut)

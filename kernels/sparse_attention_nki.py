@@ -45,17 +45,10 @@ from typing import Any
 
 import torch
 
-from harness.core.errors import KernelError
 from harness.core.numerics import Numerics
+from kernels.attention_contract import require_attention
 from kernels.attention_halves import join_halves, leave_half
-from kernels.contract import (
-    require,
-    require_dtype,
-    require_ids,
-    require_limit,
-    require_shape,
-    require_trn2,
-)
+from kernels.contract import require, require_ids, require_limit, require_trn2
 from kernels.launch import launch, nisa, nki, nl
 from kernels.sparse_attention_softmax import (
     exponentials,
@@ -71,12 +64,11 @@ from kernels.sparse_attention_tiles import (
     load_queries,
     owner_columns,
 )
-from kernels.tiling import PARTITIONS, PSUM_BANK_FP32, ceil_div, core_share
+from kernels.tiling import PARTITIONS, ceil_div, core_share
 
 __all__ = ["sparse_attention", "sparse_attention_kernel", "tokens_per_group"]
 
 _MAX_ENTRIES = 2048
-_MAX_CACHE_ROWS = 1 << 24
 _MAX_GROUP_TOKENS = 32
 _GATHERED_BYTES = 64 * 1024
 
@@ -195,22 +187,12 @@ def sparse_attention(
     """
     op = "sparse_attention"
     require_trn2(op, numerics)
-    require_dtype(op, "q", q, torch.bfloat16)
-    require_dtype(op, "kv", kv, torch.bfloat16)
-    require_dtype(op, "sink", sink, torch.float32, torch.bfloat16)
-    require(q.ndim == 3 and kv.ndim == 2, op, "q must be [T, H, D] and kv [n, D]")
+    require_attention(op, q, "kv", kv, sink)
     num_tokens, num_heads, head_dim = q.shape
     num_rows = kv.shape[0]
-    require_shape(op, "kv", kv, (num_rows, head_dim))
-    require_shape(op, "sink", sink, (num_heads,))
     require(indices.ndim == 2, op, "indices must be [T, M]")
     require_ids(op, "indices", indices, (num_tokens, indices.shape[1]))
-    require_limit(op, "H", num_heads, PARTITIONS)
-    require_limit(op, "D", head_dim, PSUM_BANK_FP32)
     require_limit(op, "M", indices.shape[1], _MAX_ENTRIES)
-    require_limit(op, "n", num_rows, _MAX_CACHE_ROWS)
-    if channel_piece(head_dim) * 4 < head_dim:
-        raise KernelError("UNSUPPORTED", f"{op}: D is {head_dim}, cut it into <= 4 equal pieces")
     if q.numel() == 0:
         return q.new_empty(q.shape)
     low, high = (int(bound) for bound in indices.aminmax()) if indices.numel() else (-1, -1)

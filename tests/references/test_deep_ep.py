@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,9 +11,9 @@ import torch.distributed as dist
 from harness.core.errors import UsageError
 from references.deep_ep import ElasticBuffer
 from tests.references.draws import normal
+from tests.references.gloo_ranks import assert_both_end_well, in_group
 
 NUM_EXPERTS, HIDDEN, TOP_K, TOKENS = 6, 16, 2, 5
-TIMEOUT_S = 90
 
 
 def routed(rank: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -141,39 +137,16 @@ def test_wrong_operands_are_refused() -> None:
 
 
 def test_two_gloo_processes_exchange_tokens(tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.references.test_deep_ep", str(tmp_path / "store")]
-    root = Path(__file__).parents[2]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank)], cwd=root, env=environment, stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    try:
-        errors = [rank.communicate(timeout=TIMEOUT_S)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0], errors
+    assert_both_end_well("tests.references.test_deep_ep", tmp_path)
 
 
-def main(store: str, rank: int) -> None:
+def in_two_processes(rank: int) -> None:
     """One of two ranks."""
-    dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(store, 2),
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=TIMEOUT_S),
-    )
     buffer = ElasticBuffer(dist.group.WORLD, TOKENS, HIDDEN, TOP_K)
     for expanded in (False, True):
         exchange(buffer, rank, expanded)
     fetch(buffer, rank)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    in_group(in_two_processes)
