@@ -17,7 +17,7 @@ from suites.toml_file import Table, read_toml
 __all__ = ["read_token_suite", "settings_fields"]
 
 _LISTS = {"ops": str, "context_buckets": int, "allowed_fallbacks": str}
-_TEXTS = ("numerics", "device", "speculative", "prefill")
+_TEXTS = ("numerics", "device", "speculative", "prefill", "compile_backend")
 _NUMBERS = ("time_limit_s", "confidence_threshold")
 _SWITCHES = ("enforce_eager",)
 

@@ -10,8 +10,10 @@ import typer
 from harness.cli.device_options import AllowFallback, OpsWord
 from harness.cli.engine_options import (
     Checkpoint,
+    CompileBackend,
     Cp,
     Device,
+    EnforceEager,
     Ep,
     MaxModelLen,
     MaxNumBatchedTokens,
@@ -42,6 +44,8 @@ def bench_neuron(
     num_kv_blocks: NumKvBlocks = 0,
     max_num_batched_tokens: MaxNumBatchedTokens = 0,
     moe_capacity: MoeCapacity = 0,
+    enforce_eager: EnforceEager = True,
+    compile_backend: CompileBackend = "",
     input_len: Annotated[str, typer.Option("--input-len", "--input_len")] = _MATRIX,
     output_len: Annotated[int, typer.Option("--output-len", "--output_len")] = 128,
     repeats: Annotated[int, typer.Option(help="Measured requests per point.")] = 3,
@@ -71,6 +75,8 @@ def bench_neuron(
         num_kv_blocks=num_kv_blocks,
         max_num_batched_tokens=max_num_batched_tokens,
         moe_capacity=moe_capacity,
+        enforce_eager=enforce_eager,
+        compile_backend=compile_backend,
         device=device,
         allowed_fallbacks=tuple(allow_fallback or ()),
     )
@@ -118,6 +124,8 @@ def _spec(
             "token_bucket": settings.token_bucket,
             "context_buckets": settings.context_buckets,
             "moe_capacity": settings.moe_capacity,
+            "enforce_eager": settings.enforce_eager,
+            "compile_backend": settings.compile_backend,
             "device": settings.device,
             "allowed_fallbacks": settings.allowed_fallbacks,
         },

@@ -12,8 +12,10 @@ import typer
 from harness.cli.device_options import AllowFallback, OpsWord
 from harness.cli.engine_options import (
     Checkpoint,
+    CompileBackend,
     Cp,
     Device,
+    EnforceEager,
     Ep,
     MaxModelLen,
     MaxNumBatchedTokens,
@@ -57,6 +59,8 @@ def generate(
     max_num_batched_tokens: MaxNumBatchedTokens = 0,
     prefill: Prefill = "as-decode",
     moe_capacity: MoeCapacity = 0,
+    enforce_eager: EnforceEager = True,
+    compile_backend: CompileBackend = "",
     speculative: Annotated[str, typer.Option(help="'dspark' drafts and verifies.")] = "",
     confidence_threshold: Annotated[float, typer.Option(help="Cuts drafts; 0: none.")] = 0.0,
     temperature: Annotated[float, typer.Option(help="0: greedy, lowest id on ties.")] = 0.0,
