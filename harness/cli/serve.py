@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from dataclasses import replace
 from typing import Annotated
 
@@ -57,6 +59,7 @@ def serve(
     max_body_mib: Annotated[float, typer.Option(help="Largest request body; 413 past it.")] = 8.0,
     grace_s: Annotated[float, typer.Option(help="What runs may end within it.")] = 30.0,
     log_prompts: Annotated[bool, typer.Option(help="Show prompt ids in the log.")] = False,
+    ends_with_stdin: Annotated[bool, typer.Option("--ends-with-stdin", hidden=True)] = False,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM. NEURON_HARNESS_API_KEY, if set, is asked of every client."""
     settings = on.engine_settings(locals())
@@ -80,6 +83,8 @@ def serve(
         logs_prompts=log_prompts,
     )
     _log_to_stderr()
+    if ends_with_stdin:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
     with listen_on(host, port) as listener, LLM(settings) as engine:
         run_server(
             engine,
@@ -88,6 +93,12 @@ def serve(
             grace_s=grace_s,
             announce=lambda url: typer.echo(f"{settings.label}: serving on {url}"),
         )
+
+
+def _end_with_stdin() -> None:
+    """Whoever started this server has ended, and be it by a signal nobody can catch."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _log_to_stderr() -> None:

@@ -46,15 +46,16 @@ def client_of(url: str, model: str = "") -> CompletionClient:
 
 @contextmanager
 def started(settings: EngineSettings) -> Iterator[CompletionClient]:
-    """`neuron-harness serve` on a free port in a process of its own, ended with the block.
+    """`neuron-harness serve` on a free port in a process of its own, ended with the block, or with
+    this process however that ends.
 
     Raises:
         MissingEvidenceError: it does not come up; the message ends with what it said.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [*_COMMAND, *engine_arguments(settings), "--port", "0"],
-            stdin=subprocess.DEVNULL,
+            [*_COMMAND, *engine_arguments(settings), "--port", "0", "--ends-with-stdin"],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -91,5 +92,6 @@ def _stop(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
+    for stream in (process.stdin, process.stdout):
+        assert stream is not None
+        stream.close()

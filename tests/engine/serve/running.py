@@ -31,6 +31,7 @@ class RunningServer:
     url: str
     bridge: EngineBridge
     http: httpx.Client
+    uvicorn: uvicorn.Server
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.http.post(path, json=body)
@@ -67,7 +68,7 @@ def running(engine: LLM, options: ServeOptions = ServeOptions()) -> Iterator[Run
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         with httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
-            yield RunningServer(url, bridge, http)
+            yield RunningServer(url, bridge, http, server)
     finally:
         server.should_exit = True
         thread.join()

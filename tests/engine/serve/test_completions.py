@@ -197,6 +197,19 @@ def test_a_seed_repeats_a_sample_and_another_seed_does_not(server: RunningServer
     assert len({sampled(seed) for seed in range(4)}) == 4
 
 
+def test_a_connection_sends_small_packets_at_once(checkpoint: Path) -> None:
+    with running(formula_engine(checkpoint, step_s=0.05)) as server:
+        body = {"prompt": PROMPT, "max_tokens": 10, "ignore_eos": True, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            connections = list(server.uvicorn.server_state.connections)
+            sockets = [one.transport.get_extra_info("socket") for one in connections]
+            flags = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in sockets]
+    assert flags
+    assert all(flags)
+
+
 def test_tokens_leave_as_they_are_made(checkpoint: Path) -> None:
     with running(formula_engine(checkpoint, step_s=0.05)) as server:
         arrivals = []

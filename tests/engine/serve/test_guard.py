@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 from pathlib import Path
 
@@ -33,6 +34,24 @@ def test_a_key_is_asked_of_everybody_but_the_probe(checkpoint: Path) -> None:
         assert refused["type"] == "authentication_error"
         assert refused["code"] == "invalid_api_key"
         assert "secret" not in refused["message"]
+
+
+def test_keys_are_compared_whole_whatever_their_length(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(given: bytes, known: bytes) -> bool:
+        compared.append((given, known))
+        return given == known
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    with running(formula_engine(checkpoint), ServeOptions(api_key="secret")) as server:
+        for key in ("x", "s", "secreT", "secret" * 9):
+            headers = {"authorization": f"Bearer {key}"}
+            assert server.http.get("/v1/models", headers=headers).status_code == 401
+    assert len(compared) == 4
+    assert {len(one) for pair in compared for one in pair} == {32}
 
 
 @pytest.mark.parametrize("announced", [True, False])

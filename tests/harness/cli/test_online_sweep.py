@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +170,58 @@ def test_a_server_is_started_for_each_setting(tmp_path: Path) -> None:
     assert [record["config"]["numerics"] for record in found] == ["exact", "fast"]
     assert {record["status"] for record in found} == {"OK"}
     assert {record["config"]["mode"] for record in found} == {"online"}
+
+
+def servers_of(pid: int) -> list[int]:
+    """Pids of `serve` processes that a process has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            command = (stat.parent / "cmdline").read_bytes().split(b"\0")
+            if parent == pid and b"--ends-with-stdin" in command:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Neither gone nor a zombie that nobody has reaped yet."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_an_ended_sweep_takes_its_server_along_and_resumes(
+    tmp_path: Path, ending: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "matrix.toml"
+    spec.write_text(
+        'input_lens = [4, 8]\noutput_len = [3, 100]\nnumerics = ["exact"]\nnum_repeats = 3\n'
+    )
+    options = [
+        *("sweep", "--spec", spec, "--checkpoint", CHECKPOINT, "--online"),
+        *("--out", tmp_path / "runs"),
+    ]
+    command = [sys.executable, "-c", "from harness.cli.main import main; main()", *options]
+    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/*/sweep.jsonl")) or not records(tmp_path / "runs"):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    servers = servers_of(process.pid)
+    assert len(servers) == 1
+    process.send_signal(ending)
+    assert process.wait(timeout=60) == (130 if ending is signal.SIGINT else -9)
+    while is_running(servers[0]):
+        assert time.monotonic() < deadline, "the server lives on"
+        time.sleep(0.05)
+    (directory,) = (tmp_path / "runs").iterdir()
+    kept = {one["key"]: one for one in records(tmp_path / "runs")}
+    assert run(*options, "--run", directory) == ExitCode.PASS
+    assert f"{len(kept)} of 4 points are already measured" in capsys.readouterr().out
+    finished = {one["key"]: one for one in records(tmp_path / "runs")}
+    assert len(finished) == 4
+    assert {key: finished[key] for key in kept} == kept

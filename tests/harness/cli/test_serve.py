@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 
 COMMAND = [sys.executable, "-c", "from harness.cli.main import main; main()", "serve"]
-CHECKPOINT = Path(__file__).parents[2] / "data" / "oracle" / "long"
+ROOT = Path(__file__).parents[3]
+CHECKPOINT = ROOT / "tests" / "data" / "oracle" / "long"
 
 
 @contextmanager
@@ -64,3 +65,61 @@ def test_a_taken_port_is_the_users_error() -> None:
     assert done.returncode == 2
     assert f"--port {port}: cannot listen there" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+SLOW_SERVER = """
+import sys
+from engine.serve.app import ServeOptions
+from engine.serve.runner import listen_on, serve
+from tests.fakes.formula_engine import formula_engine
+listener = listen_on("127.0.0.1", 0)
+say = lambda url: print(url, flush=True)
+serve(formula_engine(step_s=0.2), ServeOptions(), listener, grace_s=1, announce=say)
+"""
+
+
+def test_what_does_not_end_within_the_grace_is_cut_off() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_SERVER], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        body = {"prompt": [3, 4, 5], "max_tokens": 100, "stream": True, "ignore_eos": True}
+        with (
+            httpx.Client(timeout=60, trust_env=False) as client,
+            client.stream("POST", f"{url}/v1/completions", json=body) as response,
+        ):
+            parts = response.iter_lines()
+            next(parts)
+            process.send_signal(signal.SIGTERM)
+            lines = []
+            with suppress(httpx.RemoteProtocolError):
+                lines += list(parts)
+        # 100 tokens take 20 s.
+        assert process.wait(timeout=15) == 0
+        assert "data: [DONE]" not in lines
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_server_of_a_sweep_ends_with_whoever_started_it() -> None:
+    command = [*COMMAND, "--checkpoint", str(CHECKPOINT), "--port", "0", "--ends-with-stdin"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert "serving on" in process.stdout.readline()
+        process.stdin.close()  # as the system does it for a process that was killed
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.stdin = None
+        process.communicate()
