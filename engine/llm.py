@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 
 import numpy as np
@@ -17,8 +18,10 @@ from engine.device.neuron import num_compiled, require_device
 from engine.graphs.compilers import require_compiler
 from engine.parallel.batches import Batches
 from engine.parallel.executor import Executor, ExecutorFactory, LockstepExecutor, SoloExecutor
+from engine.parallel.launch import Launch
 from engine.parallel.processes import ProcessExecutor
 from engine.parallel.topology import Topology
+from engine.parallel.torchrun import TorchrunExecutor
 from engine.schedule.choice import TokenChooser
 from engine.schedule.distribution import SamplingRule
 from engine.schedule.request import Request
@@ -39,7 +42,8 @@ class LLM:
 
     One rank runs in this process, more in processes of their own that end with it. With ep > cp
     every cp ranks have a batch of their own, and requests are dealt to the batches. One thread at
-    a time.
+    a time. Under torchrun every rank opens it: rank 0 gets the engine, the constructor of the
+    others serves its steps and ends their program (engine.parallel.torchrun).
 
     Args:
         settings: see EngineSettings.
@@ -60,15 +64,16 @@ class LLM:
         self._topology = Topology.of(settings)
         # Building the layout refuses a cp that does not divide the heads.
         RankLayout(self._config, resolve_numerics(settings), 0, settings.cp)
+        launch = Launch.from_environment() if executor is None else None
         if settings.device != "cpu":
-            num_ranks = self._topology.num_ranks
+            num_ranks = launch.local_size if launch else self._topology.num_ranks
             require_device(settings.device, num_ranks, resolve_numerics(settings))
         if not settings.enforce_eager:
             require_compiler(settings.compile_backend, settings.device)
         if settings.num_threads:
             torch.set_num_threads(settings.num_threads)
         if executor is None:
-            executor = SoloExecutor if self._topology.num_ranks == 1 else ProcessExecutor
+            executor = _executor(self._topology, launch)
         self._batches = Batches(self._topology, self._new_scheduler)
         self._num_requests = 0
         self._facts: dict[str, float] = {}
@@ -320,6 +325,13 @@ class LLM:
             facts["min_blocks_excluded_share"] = min(excluded)
             facts["max_blocks_excluded_share"] = max(excluded)
         return facts
+
+
+def _executor(topology: Topology, launch: Launch | None) -> ExecutorFactory:
+    """One rank here, several in processes of their own, or those that torchrun has started."""
+    if launch is not None:
+        return partial(TorchrunExecutor, launch=launch)
+    return SoloExecutor if topology.num_ranks == 1 else ProcessExecutor
 
 
 def _tell_new_tokens(

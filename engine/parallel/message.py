@@ -28,13 +28,13 @@ class Message:
     """One thing to do for every rank.
 
     Attributes:
-        method: of the worker, or "stop".
+        method: of the worker; "rest" asks for nothing, "stop" ends the rank.
         plans: one a batch.
         compared: of each batch, whether all its ranks answer, so that they can be compared; else
             only the first does. Ranks that need not answer skip the sampler.
     """
 
-    method: Literal["execute", "propose", "stop"]
+    method: Literal["execute", "propose", "rest", "stop"]
     plans: tuple[StepPlan, ...] | tuple[DraftPlan, ...] = ()
     compared: tuple[bool, ...] = ()
 
