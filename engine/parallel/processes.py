@@ -11,7 +11,7 @@ import multiprocessing
 import selectors
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
@@ -48,17 +48,30 @@ __all__ = ["ProcessExecutor"]
 _START_LIMIT_S = 60.0
 _GRACE_S = 1.0
 _PRELOAD = "engine.parallel.rank_process"
+RankMain = Callable[[RankSpec, RankPipes, Any], None]
 
 
 class ProcessExecutor:
     """All rank processes of the settings; see engine.parallel.executor.Executor.
+
+    Args:
+        main: what runs in each of them.
+        shares_collectives: through shared memory and not torch.distributed; None where it can.
 
     Raises:
         RankError: a rank did not come up within its limit.
         UsageError: shared memory has no room.
     """
 
-    def __init__(self, settings: EngineSettings, config: ModelConfig, limits: EngineLimits) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        config: ModelConfig,
+        limits: EngineLimits,
+        *,
+        main: RankMain = rank_main,
+        shares_collectives: bool | None = None,
+    ) -> None:
         self._limit_s = settings.time_limit_s
         self._topology = Topology.of(settings)
         size = self._topology.num_ranks
@@ -75,8 +88,9 @@ class ProcessExecutor:
         self._selector = selectors.DefaultSelector()
         threads = settings.num_threads or max(1, torch.get_num_threads() // size)
         start_limit_s = max(_START_LIMIT_S, self._limit_s)
-        shares = settings.device == "cpu" and can_share()
-        with host_memory(config, self._topology, exchanges=shares) as memory:
+        if shares_collectives is None:
+            shares_collectives = settings.device == "cpu" and can_share()
+        with host_memory(config, self._topology, exchanges=shares_collectives) as memory:
             self._mailbox = memory.mailbox
             try:
                 for rank in range(size):
@@ -92,7 +106,7 @@ class ProcessExecutor:
                         memory=memory.paths_of(rank),
                         times_regions=rank == 0 and wants_region_timing(),
                     )
-                    self._start(context, spec)
+                    self._start(context, main, spec)
                 self._collect(range(size), start_limit_s)
             except BaseException:
                 self._kill()
@@ -147,11 +161,11 @@ class ProcessExecutor:
             process.join(max(0.0, deadline - time.monotonic()))
         self._kill()
 
-    def _start(self, context: Any, spec: RankSpec) -> None:
+    def _start(self, context: Any, main: RankMain, spec: RankSpec) -> None:
         ours, theirs = context.Pipe(duplex=False)
         their_bell, our_bell = context.Pipe(duplex=False)
         process = context.Process(
-            target=rank_main,
+            target=main,
             args=(spec, RankPipes(theirs, their_bell, self._lifeline), self._rings[spec.rank]),
             name=f"rank {spec.rank}",
             daemon=True,

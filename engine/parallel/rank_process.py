@@ -34,7 +34,7 @@ from harness.core.child_processes import remove_temporary_directory_of_parent
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import InputError
 
-__all__ = ["RankPipes", "RankSpec", "rank_main", "serve_messages"]
+__all__ = ["RankPipes", "RankSpec", "die_with_parent", "join_group", "rank_main", "serve_messages"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -84,7 +84,7 @@ def rank_main(spec: RankSpec, pipes: RankPipes, ring_buffer: Any) -> None:
     Messages to the parent: ("ready", None), ("done", StepOutput), ("refused", arguments of the
     InputError), ("error", (monotonic ns, is_collective, traceback)).
     """
-    _die_with_parent(pipes.lifeline)
+    die_with_parent(pipes.lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     connection = pipes.answers
     try:
@@ -127,7 +127,8 @@ def _leave(connection: Connection) -> None:
 def _serve(spec: RankSpec, pipes: RankPipes, ring: CollectiveRing) -> None:
     torch.set_num_threads(spec.num_threads)
     device = open_device(spec.settings.device, spec.rank)
-    _join_group(spec, device.collective_backend)
+    backend, limit_s = device.collective_backend, spec.group_timeout_s
+    join_group(backend, spec.store_port, spec.rank, spec.size, limit_s)
     topology, memory = Topology.of(spec.settings), spec.memory
     exchanges = memory.open_exchanges(topology, spec.rank, spec.group_timeout_s)
     group, experts = distributed_groups(topology, spec.rank, ring, exchanges)
@@ -141,17 +142,16 @@ def _serve(spec: RankSpec, pipes: RankPipes, ring: CollectiveRing) -> None:
     dist.destroy_process_group()
 
 
-def _join_group(spec: RankSpec, backend: str) -> None:
+def join_group(backend: str, port: int, rank: int, size: int, timeout_s: float) -> None:
+    """Initialise torch.distributed through the store at a port of the loopback interface."""
     # Without an interface gloo resolves the host's name, which may take seconds.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    timeout = timedelta(seconds=spec.group_timeout_s)
-    store = TCPStore("127.0.0.1", spec.store_port, is_master=False, timeout=timeout)
-    dist.init_process_group(
-        backend, store=store, rank=spec.rank, world_size=spec.size, timeout=timeout
-    )
+    timeout = timedelta(seconds=timeout_s)
+    store = TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
-def _die_with_parent(lifeline: Connection) -> None:
+def die_with_parent(lifeline: Connection) -> None:
     """End with the parent, also inside a collective (a thread) and while stopped (the kernel)."""
 
     def watch() -> None:

@@ -47,6 +47,8 @@ def bench(
 
 def _subjects() -> dict[str, Callable[[], list[Figure]]]:
     from harness.cli.benchmarks.client import client_figures
+    from harness.cli.benchmarks.collectives import collective_figures
+    from harness.cli.benchmarks.cp_scaling import cp_scaling_figures
     from harness.cli.benchmarks.decode import decode_figures
     from harness.cli.benchmarks.demo import demo_figures
     from harness.cli.benchmarks.engine_speed import (
@@ -54,6 +56,7 @@ def _subjects() -> dict[str, Callable[[], list[Figure]]]:
         oracle_figures,
         region_figures,
     )
+    from harness.cli.benchmarks.host_time import host_time_figures
     from harness.cli.benchmarks.interpreter import gemm_figures, overhead_figures
     from harness.cli.benchmarks.parity import parity_figures
     from harness.cli.checkpoint_place import checkpoint_directory
@@ -65,6 +68,9 @@ def _subjects() -> dict[str, Callable[[], list[Figure]]]:
         "oracle": lambda: oracle_figures(checkpoint_directory("tiny-B", None)),
         "regions": lambda: region_figures(checkpoint_directory("tiny-B", None)),
         "context": lambda: context_figures(checkpoint_directory("tiny-A", None)),
+        "host_time": lambda: host_time_figures(checkpoint_directory("tiny-D", None)),
+        "collectives": collective_figures,
+        "cp_scaling": lambda: cp_scaling_figures(checkpoint_directory("tiny-C", None)),
         "client": client_figures,
         "parity": parity_figures,
         "demo": demo_figures,
