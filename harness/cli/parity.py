@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from harness.cli import kernel_backend
-from harness.cli.parity_arguments import require_parity_arguments
+from harness.cli.parity_arguments import require_executor, require_parity_arguments
 from harness.cli.parity_selection import (
     KERNELS,
     ParityOptions,
@@ -100,39 +100,18 @@ def parity(
     ray_address: Annotated[str, typer.Option(help="Of the cluster.")] = "auto",
 ) -> None:
     """Compare kernels with their references, case by case."""
-    if executor not in ("local", "ray") or (executor == "ray" and (mutation or replay or casts)):
-        raise UsageError(
-            f"--executor {executor!r}: local, or ray to judge the cases of a suite or preset"
-        )
-    address = ray_address if executor == "ray" else ""
     options = ParityOptions(
-        backend,
-        jobs,
-        repeat,
-        kernels,
-        time_limit_s,
-        memory_limit_gib,
-        lnc=lnc,
-        ray_address=address,
-    )
-    require_parity_arguments(
-        time_limit_s=time_limit_s,
-        memory_limit_gib=memory_limit_gib,
-        repeat=repeat,
-        jobs=jobs,
-        count=count,
-        clean_runs=clean_runs,
-        kernels=kernels,
-        junit=junit,
-    )
+        backend, jobs, repeat, kernels, time_limit_s, memory_limit_gib, lnc=lnc,
+        ray_address=ray_address if executor == "ray" else "",
+    )  # fmt: skip
+    require_executor(executor, judges_cases=not (mutation or replay or casts))
+    require_parity_arguments(options, mutation, count, clean_runs, junit)
     screen = console()
     if replay is not None:
         raise typer.Exit(_replay(replay, options, screen))
     if casts:
         raise typer.Exit(_casts(out, backend, screen))
     selection = select_cases(suite or [], op or [], preset, _tier(tier, smoke, full)).on_cores(lnc)
-    if mutation not in ("", "auto"):
-        raise UsageError(f"--mutation {mutation!r} is not known: choose auto")
     with recording(out, None, backend=backend) as store:
         if mutation:
             code = judge_mutants(store, screen, selection, options, count, seed)

@@ -6,42 +6,49 @@ import importlib.util
 import math
 from pathlib import Path
 
+from harness.cli.parity_selection import ParityOptions
 from harness.core.errors import UsageError
 
-__all__ = ["require_parity_arguments", "require_writable_file"]
+__all__ = ["require_executor", "require_parity_arguments", "require_writable_file"]
+
+
+def require_executor(executor: str, *, judges_cases: bool) -> None:
+    """Where cases are judged.
+
+    Raises:
+        UsageError: another word, or a cluster for what is not a list of cases.
+    """
+    if executor not in ("local", "ray") or (executor == "ray" and not judges_cases):
+        raise UsageError(
+            f"--executor {executor!r}: local, or ray to judge the cases of a suite or preset"
+        )
 
 
 def require_parity_arguments(
-    *,
-    time_limit_s: float,
-    memory_limit_gib: float,
-    repeat: int,
-    jobs: int,
-    count: int,
-    clean_runs: int,
-    kernels: str,
-    junit: Path | None,
+    options: ParityOptions, mutation: str, count: int, clean_runs: int, junit: Path | None
 ) -> None:
-    """Check the numbers of a command line, its target and the file it shall write.
+    """Check the words and numbers of a command line, its target and the file it shall write.
 
     Raises:
         UsageError: names the option, its value and what it may be.
     """
-    if not 0 < time_limit_s < math.inf:
-        raise UsageError(f"--time-limit-s {time_limit_s}: a time limit is positive and finite")
-    if not 0 < memory_limit_gib < math.inf:
-        raise UsageError(
-            f"--memory-limit-gib {memory_limit_gib}: a memory limit is positive and finite"
-        )
+    if mutation not in ("", "auto"):
+        raise UsageError(f"--mutation {mutation!r} is not known: choose auto")
+    for option, what, limit in (
+        ("--time-limit-s", "time", options.time_limit_s),
+        ("--memory-limit-gib", "memory", options.memory_limit_gib),
+    ):
+        if not 0 < limit < math.inf:
+            raise UsageError(f"{option} {limit}: a {what} limit is positive and finite")
     for option, value, least in (
-        ("--repeat", repeat, 1),
+        ("--repeat", options.repeat, 1),
         ("--count", count, 1),
-        ("--jobs", jobs, 0),
+        ("--jobs", options.jobs, 0),
         ("--clean-runs", clean_runs, 0),
     ):
         if value < least:
             raise UsageError(f"{option} {value}: it is at least {least}")
-    _require_target(kernels)
+    _require_target(options.kernels)
     if junit is not None:
         require_writable_file(junit, "--junit")
 
