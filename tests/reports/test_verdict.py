@@ -123,3 +123,23 @@ def test_a_planned_record_that_is_missing_leaves_the_run_unjudged(tmp_path: Path
     lost = judged(tmp_path / "b", [plan, *(one for one in records if one.key != keys[-1])])
     assert lost.exit_code is ExitCode.CANNOT_JUDGE
     assert "1 planned have no record" in lost.sentence
+
+
+def _compiled(status: str) -> RunRecord:
+    payload = {"label": "rms_norm(bfloat16[1x64])", "op": "rms_norm", "status": status}
+    return record("compile", f"k{status}", {**payload, "message": "out of memory"})
+
+
+def test_a_run_that_only_compiled_is_judged_by_its_graphs(tmp_path: Path) -> None:
+    good = verdict_of(read_run(write_run(tmp_path / "good", [_compiled("OK")])))
+    assert (good.word, good.exit_code) == ("PASS", ExitCode.PASS)
+    assert "1 of 1 graph compiled" in good.sentence
+    both = [_compiled("OK"), _compiled("FAILED")]
+    bad = verdict_of(read_run(write_run(tmp_path / "bad", both)))
+    assert (bad.word, bad.exit_code) == ("FAIL", ExitCode.MISMATCH)
+    assert "1 of 2 graphs compiled" in bad.sentence
+
+
+def test_kinds_that_a_run_need_not_have_are_not_missed(tmp_path: Path) -> None:
+    verdict = verdict_of(read_run(write_run(tmp_path / "run", [_compiled("OK")])))
+    assert set(verdict.absent) == {"kernel parity", "token match", "latency sweep", "gate"}
