@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,23 +33,36 @@ def shapes(
     ep: Ep = 0,
     numerics: Annotated[str, typer.Option(help="Decides where sums are exchanged.")] = "trn2",
     max_model_len: Annotated[int, typer.Option(help="Context to lay out; 0: default.")] = 0,
+    prompt_len: Annotated[
+        int, typer.Option(help="Count what such a prompt launches on both prefill paths; 0: none.")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Every tensor, as JSON.")] = False,
 ) -> None:
     """Print tensors per rank, collectives, weight bytes and kernel launches of a step."""
     from engine.config.limits import resolve_limits
     from engine.config.parse import parse_model_config
     from engine.shapes.plan import lay_out
+    from engine.shapes.prompt import prompt_costs
 
     model = parse_model_config(config)
     settings = EngineSettings(str(config.parent), cp=cp, ep=ep, max_model_len=max_model_len)
     limits = resolve_limits(settings, model)
-    report = lay_out(model, limits, numerics_named(numerics), cp, ep)
+    mode = numerics_named(numerics)
+    report = lay_out(model, limits, mode, cp, ep)
+    costs = prompt_costs(model, settings, mode, prompt_len) if prompt_len else ()
     if as_json:
-        typer.echo(json.dumps(_plain(report), indent=1))
+        plain = _plain(report) | {"prompts": [asdict(cost) for cost in costs]}
+        typer.echo(json.dumps(plain, indent=1))
         return
     screen = Console(highlight=False, soft_wrap=True)
     _print_tensors(screen, report)
     _print_summary(screen, report)
+    for cost in costs:
+        screen.print(
+            f"{f'prompt of {cost.prompt_len}, {cost.prefill}':<29}"
+            f"{cost.launches} kernel launches, {cost.collectives} collectives in "
+            f"{cost.num_steps} steps, {cost.num_padding} rows of padding"
+        )
 
 
 def _print_tensors(screen: Console, report: LayoutReport) -> None:

@@ -210,6 +210,22 @@ def test_shapes_prints_a_table_and_the_counts(capsys: pytest.CaptureFixture[str]
         (("--cp", 64, "--ep", 32), "ep=32 with cp=64"),
     ],
 )
+def test_shapes_counts_what_a_prompt_launches_on_either_path(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = _CHECKPOINT / "config.json"
+    assert _run("shapes", "--config", config, "--prompt-len", 48, "--json") == 0
+    as_decode, attention = json.loads(capsys.readouterr().out)["prompts"]
+    assert (as_decode["prefill"], attention["prefill"]) == ("as-decode", "attention")
+    assert (as_decode["num_steps"], attention["num_steps"]) == (3, 1)
+    # Two of three steps choose no token: norm, head and argmax are left out.
+    assert as_decode["launches"] == 3 * attention["launches"] - 2 * 3
+    assert _run("shapes", "--config", config, "--prompt-len", 48) == 0
+    shown = capsys.readouterr().out
+    assert f"prompt of 48, attention      {attention['launches']} kernel launches" in shown
+    assert _run("shapes", "--config", config, "--prompt-len", 500) == ExitCode.USAGE
+
+
 def test_shapes_fails_on_what_cannot_be_laid_out(
     capsys: pytest.CaptureFixture[str], options: tuple[object, ...], message: str
 ) -> None:
