@@ -99,12 +99,17 @@ def mega_mhc(
     collapsed = hc_collapse(streams, weights, numerics=FAST)
     y_bf16.copy_(rms_norm(collapsed, rmsnorm_weight, rmsnorm_eps, numerics=FAST))
     if y_fp8 is not None:
-        data, scale = per_token_cast(op, y_bf16, "e4m3", 32, True)
-        for name, output, value in (("data", y_fp8[0], data), ("scales", y_fp8[1], scale)):
-            require_shape(op, f"y_fp8 {name}", output, tuple(value.shape))
-            require(output.dtype == value.dtype, op, f"y_fp8 {name} must be {value.dtype}")
-            output.copy_(value)
+        _cast_into(op, y_bf16, y_fp8)
     new_residual.copy_(streams)
     new_prev.copy_(pre.unsqueeze(-1))
     new_post.copy_(post.unsqueeze(-1))
     new_comb.copy_(comb)
+
+
+def _cast_into(op: str, y: torch.Tensor, y_fp8: ScaledMatrix) -> None:
+    """y's e4m3 data and scales, in place."""
+    cast = per_token_cast(op, y, "e4m3", 32, True)
+    for name, output, value in zip(("data", "scales"), y_fp8, cast, strict=True):
+        require_shape(op, f"y_fp8 {name}", output, tuple(value.shape))
+        require(output.dtype == value.dtype, op, f"y_fp8 {name} must be {value.dtype}")
+        output.copy_(value)

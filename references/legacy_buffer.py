@@ -8,6 +8,7 @@ Buffer sizes, SM counts, streams and events steer CUDA there and change no resul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,14 @@ __all__ = ["Buffer", "DispatchHandle"]
 
 Tokens = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 Layout = tuple[torch.Tensor, None, torch.Tensor, torch.Tensor, Event]
+Dispatched = tuple[
+    Tokens,
+    torch.Tensor | None,
+    torch.Tensor | None,
+    list[int] | None,
+    "DispatchHandle | None",
+    Event,
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +141,7 @@ class Buffer(LowLatencyBuffer):
         previous_event: Event | None = None,  # noqa: ARG002
         async_finish: bool = False,  # noqa: ARG002
         allocate_on_comm_stream: bool = False,  # noqa: ARG002
-    ) -> tuple[
-        Tokens,
-        torch.Tensor | None,
-        torch.Tensor | None,
-        list[int] | None,
-        DispatchHandle | None,
-        Event,
-    ]:
+    ) -> Dispatched:
         """(received tokens, their local expert ids with -1 elsewhere, their weights, rows of each
         local expert rounded up to expert_alignment, handle, event); by rank, then by row.
 
@@ -158,25 +160,15 @@ class Buffer(LowLatencyBuffer):
         if handle is not None:
             no_ids = topk_idx is None and topk_weights is None
             require(no_ids, op, "a handle already says where tokens go: pass no topk_idx")
-            require(
-                len(parts[0]) == len(handle.is_token_in_rank), op, "another number of tokens than"
-                " the handle's dispatch"
-            )  # fmt: skip
+            same = len(parts[0]) == len(handle.is_token_in_rank)
+            require(same, op, "another number of tokens than the handle's dispatch")
             received = self._received(parts, handle.source_rank, handle.source_row, handle.counts)
             return received, None, None, None, None, Event()
         if topk_idx is None or topk_weights is None or num_tokens_per_expert is None:
             return refuse(op, "pass a handle, or get_dispatch_layout's results and the routing")
         num_experts = len(num_tokens_per_expert)
-        layout = self.get_dispatch_layout(topk_idx, num_experts)
         given = (num_tokens_per_rank, num_tokens_per_expert, is_token_in_rank)
-        for name, found, wanted in zip(
-            ("num_tokens_per_rank", "num_tokens_per_expert", "is_token_in_rank"),
-            given,
-            (layout[0], layout[2], layout[3]),
-            strict=True,
-        ):
-            if found is None or not torch.equal(found.to(wanted.dtype), wanted):
-                refuse(op, f"{name} is not what get_dispatch_layout gives for topk_idx")
+        self._require_layout(given, topk_idx, num_experts)
         require_shape(op, "x", parts[0], (len(topk_idx), parts[0].shape[-1]))
         require_shape(op, "topk_weights", topk_weights, tuple(topk_idx.shape))
         require(expert_alignment >= 1, op, f"expert_alignment is {expert_alignment}: at least 1")
@@ -184,7 +176,7 @@ class Buffer(LowLatencyBuffer):
             parts,
             topk_idx,
             topk_weights,
-            layout[3],
+            is_token_in_rank,
             num_experts,
             expert_alignment,
             num_worst_tokens,
@@ -221,12 +213,23 @@ class Buffer(LowLatencyBuffer):
             weights = self._summed(topk_weights.float(), handle)
         return total.to(x.dtype), weights, Event()
 
+    def _require_layout(
+        self, given: Sequence[torch.Tensor | None], topk_idx: torch.Tensor, num_experts: int
+    ) -> None:
+        """The counts and the mask that `get_dispatch_layout` gives."""
+        per_rank, _, per_expert, in_rank, _ = self.get_dispatch_layout(topk_idx, num_experts)
+        names = ("num_tokens_per_rank", "num_tokens_per_expert", "is_token_in_rank")
+        wanted = (per_rank, per_expert, in_rank)
+        for name, found, right in zip(names, given, wanted, strict=True):
+            if found is None or not torch.equal(found.to(right.dtype), right):
+                refuse("dispatch", f"{name} is not what get_dispatch_layout gives for topk_idx")
+
     def _dispatched(
         self,
         parts: tuple[torch.Tensor, ...],
         topk_idx: torch.Tensor,
         topk_weights: torch.Tensor,
-        is_token_in_rank: torch.Tensor,
+        is_token_in_rank: torch.Tensor | None,
         num_experts: int,
         alignment: int,
         num_worst_tokens: int,
@@ -251,6 +254,7 @@ class Buffer(LowLatencyBuffer):
             recv_weights = torch.cat((recv_weights, recv_weights.new_zeros(room, ids.shape[2])))
             per_expert = []
         received = self._received(parts, rank, row, counts)
+        assert is_token_in_rank is not None  # _require_layout has seen it
         handle = DispatchHandle(rank, row, is_token_in_rank, counts)
         return received, recv_idx, recv_weights, per_expert, handle, Event()
 
