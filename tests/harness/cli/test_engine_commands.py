@@ -203,13 +203,6 @@ def test_shapes_prints_a_table_and_the_counts(capsys: pytest.CaptureFixture[str]
     assert "weight bytes per decode step" in printed
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--cp", 48), "choose one of 1, 2, 4, 8, 16, 32, 64"),
-        (("--cp", 64, "--ep", 32), "ep=32 with cp=64"),
-    ],
-)
 def test_shapes_counts_what_a_prompt_launches_on_either_path(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -226,6 +219,13 @@ def test_shapes_counts_what_a_prompt_launches_on_either_path(
     assert _run("shapes", "--config", config, "--prompt-len", 500) == ExitCode.USAGE
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--cp", 48), "choose one of 1, 2, 4, 8, 16, 32, 64"),
+        (("--cp", 64, "--ep", 32), "ep=32 with cp=64"),
+    ],
+)
 def test_shapes_fails_on_what_cannot_be_laid_out(
     capsys: pytest.CaptureFixture[str], options: tuple[object, ...], message: str
 ) -> None:
