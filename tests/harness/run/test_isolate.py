@@ -166,3 +166,14 @@ def test_each_worker_has_an_environment_of_its_own_and_its_successor_takes_it_ov
 def test_too_few_environments_are_refused() -> None:
     with pytest.raises(UsageError, match="2 workers, 1 environments"):
         WorkerPool(unruly.setup, 2, LIMITS, environments=[{"A": "1"}])
+
+
+def test_a_killed_worker_that_is_slow_to_end_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine under load the kernel may take seconds to reap; here it gets none at all."""
+    monkeypatch.setattr("harness.run.isolate._END_LIMIT_S", 0.0)
+    pool: WorkerPool[str, object] = WorkerPool(unruly.setup, 1, LIMITS)
+    for _ in range(5):
+        with pool:
+            ((_, outcome),) = pool.run(["pid"])
+        assert isinstance(outcome, Finished)
+        assert _await_end(int(str(outcome.value)))
