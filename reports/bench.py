@@ -40,6 +40,7 @@ class BenchRow:
         setting: everything but the shape of the requests.
         step_ms: time of a decode step; None where tokens are not told apart by steps.
         acceptance: tokens a step gives; 1 where nothing is drafted, None where it is not known.
+        acceptance_by_place: share of verified blocks whose draft at each place was accepted.
         is_plain: nothing is drafted.
         counts: of COUNTS, those that were told.
     """
@@ -55,6 +56,7 @@ class BenchRow:
     step_ms: Interval | None
     tpot_ms: Interval | None
     acceptance: float | None
+    acceptance_by_place: tuple[float, ...]
     is_plain: bool
     counts: Mapping[str, float]
 
@@ -91,6 +93,8 @@ def bench_records(ledger: Ledger) -> list[dict[str, Any]]:
             "step_median_ms": row.step_ms.median if row.step_ms else None,
             "tpot_median_ms": row.tpot_ms.median if row.tpot_ms else None,
             "acceptance": row.acceptance,
+            "acceptance_by_place": " ".join(f"{share:.3f}" for share in row.acceptance_by_place)
+            or None,
             "tpot_times_acceptance_ms": row.tpot_times_acceptance_ms,
             **{name: row.counts.get(name) for name in COUNTS},
         }
@@ -154,6 +158,7 @@ def _row(key: str, link: Link, origin: str, payload: Mapping[str, Any]) -> Bench
         step_ms=interval_of(steps),
         tpot_ms=interval_of(measure_requests(completed).tpot_ms),
         acceptance=1.0 if is_plain else _acceptance(counters),
+        acceptance_by_place=_acceptance_by_place(counters),
         is_plain=is_plain,
         counts={name: told[name] for name in COUNTS if told.get(name) is not None},
     )
@@ -162,3 +167,14 @@ def _row(key: str, link: Link, origin: str, payload: Mapping[str, Any]) -> Bench
 def _acceptance(counters: Mapping[str, float]) -> float | None:
     value = counters.get("mean_acceptance_length")
     return None if value is None else float(value)
+
+
+def _acceptance_by_place(counters: Mapping[str, float]) -> tuple[float, ...]:
+    """() where nothing was drafted, or nobody told."""
+    blocks = counters.get("num_drafts")
+    if not blocks:
+        return ()
+    counts = []
+    while (name := f"accepted_at_{len(counts)}") in counters:
+        counts.append(counters[name] / blocks)
+    return tuple(counts)

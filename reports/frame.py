@@ -128,7 +128,6 @@ def _sweep(payload: Mapping[str, Any]) -> dict[str, Any]:
         "client_cpu_share": _largest(payload["requests"], "client_cpu_share"),
         "doubts": _doubts(payload.get("facts") or {}),
         "padding_share": _largest(payload["requests"], "padding_share"),
-        "prefill_launches": (payload.get("counters") or {}).get("prefill_launches"),
         "output_tokens_per_s": _output_tokens_per_s(payload["requests"])
         if samples.ttft_ms
         else None,

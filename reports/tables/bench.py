@@ -34,7 +34,7 @@ def bench_table(ledger: Ledger) -> Table:
             Column("source"),
             Column("step ms", True, "(last token − first) / decode steps"),
             Column("TPOT ms", True, "(last token − first) / (n − 1)"),
-            Column("acceptance", True, "tokens a step gives"),
+            Column("acceptance", True, "tokens a step gives (share of blocks accepted, by place)"),
             Column("TPOT × acceptance ms", True, "what a plain step compares with"),
             *(Column(title, True) for title in COUNTS.values()),
         ),
@@ -48,6 +48,8 @@ def bench_table(ledger: Ledger) -> Table:
 def _measured(row: BenchRow) -> Row:
     product = row.tpot_times_acceptance_ms
     acceptance = None if row.acceptance is None else f"{row.acceptance:.2f}"
+    if acceptance and row.acceptance_by_place:
+        acceptance += f" ({' '.join(f'{share:.2f}' for share in row.acceptance_by_place)})"
     return Row(
         (
             text_cell(row.setting, row.link),

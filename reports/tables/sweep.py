@@ -44,7 +44,6 @@ def point_table(ledger: Ledger) -> Table:
                 True,
                 "output tokens over the time in which requests of the point were in flight",
             ),
-            Column("launches to 1st token", True, "ops called in the steps of a prompt"),
             Column("requests", True, "completed; failed ones beside"),
             Column("warm-ups", True, "excluded from every number"),
             Column("compiles", True, "compile events during measurement"),
@@ -67,7 +66,6 @@ def _shared(rows: Sequence[dict[str, Any]], axis: str) -> bool:
 def _point_row(entry: Entry, row: dict[str, Any], axes: Sequence[str]) -> Row:
     link = link_of(row)
     rate, compiles = row["output_tokens_per_s"], row["compile_events"]
-    launches = row["prefill_launches"]
     cpu_share = row["client_cpu_share"]
     requests = str(row["num_completed"])
     if row["num_failed"]:
@@ -80,7 +78,6 @@ def _point_row(entry: Entry, row: dict[str, Any], axes: Sequence[str]) -> Row:
             interval_cell(row["ttft_ms"], link),
             interval_cell(row["tpot_ms"], link),
             number_cell(rate, milliseconds(rate) if rate is not None else None, link),
-            number_cell(launches, f"{launches:.0f}" if launches is not None else None, link),
             number_cell(row["num_completed"], requests, link),
             number_cell(row["num_warmups"], str(row["num_warmups"]), link),
             number_cell(compiles, str(compiles), link)._replace(

@@ -103,6 +103,21 @@ def test_drafts_make_tpot_shorter_than_a_step_and_the_product_is_the_step(tmp_pa
     assert "dspark" in row["setting"]
 
 
+def test_acceptance_is_told_by_place(tmp_path: Path) -> None:
+    counters = {
+        "num_drafts": 4.0,
+        "mean_acceptance_length": 2.25,
+        "accepted_at_0": 3.0,
+        "accepted_at_1": 2.0,
+        "accepted_at_2": 0.0,
+    }
+    drafted = point([request(60.0, 0.0)], speculative="dspark", counters=counters)
+    ledger = ledger_of(tmp_path, drafted)
+    assert shown(bench_table(ledger))[0]["acceptance"] == "2.25 (0.75 0.50 0.00)"
+    (row,) = bench_rows(ledger)
+    assert row.acceptance_by_place == (0.75, 0.5, 0.0)
+
+
 def test_a_server_that_tells_nothing_leaves_dashes_and_no_zero(tmp_path: Path) -> None:
     row = shown(bench_table(ledger_of(tmp_path, FOREIGN_POINT)))[0]
     assert row["setting"] == "big at http://host:8000"
