@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -186,6 +187,11 @@ class Worker:
         self._graphs = tuple(RegionGraphs(compiler) for _ in stacks)
         for stack, graphs in zip(stacks, self._graphs, strict=True):
             stack.compile_regions(graphs)
+
+    def announce_compilation(self, announce: Callable[[str], object]) -> None:
+        """Call `announce` with a region's kind before each graph that is made from now on."""
+        for graphs in self._graphs:
+            graphs.announce = announce
 
     @property
     def num_graphs(self) -> int:

@@ -38,6 +38,7 @@ class RegionGraphs:
 
     Attributes:
         kinds: regions by kind that this stack has; others are refused.
+        announce: told the kind of each graph before it is made.
         num_cached: graphs read back from disk.
         num_calls: regions run since the counts were last taken.
         num_compiled: graphs built since then; one read back from disk is none.
@@ -48,6 +49,7 @@ class RegionGraphs:
         self._graphs: dict[tuple[str, Hashable], RegionGraph] = {}
         self._patterns: dict[tuple[str, Hashable], tuple[bool, ...]] = {}
         self.kinds: set[str] = set()
+        self.announce: Callable[[str], object] = _to_nobody
         self.num_compiled = 0
         self.num_cached = 0
         self.num_calls = 0
@@ -75,6 +77,7 @@ class RegionGraphs:
         tensors: Sequence[torch.Tensor],
     ) -> RegionGraph:
         """Capture and compile the graph of task(*tensors)."""
+        self.announce(kind)
         captured = capture(task, tensors)
         used = [tensors[place] for place in captured.used]
         compiled = self._compiler.compile(f"{kind} {bucket}", captured.graph, used)
@@ -109,3 +112,7 @@ class RegionGraphs:
                 f"{len(self._graphs)} region graphs, {len(self.kinds)} kinds in {len(buckets)} "
                 f"buckets make {expected}: layers of a kind do not share their graph"
             )
+
+
+def _to_nobody(kind: str) -> None:
+    """Without a parent there is nobody to tell."""

@@ -46,6 +46,8 @@ from harness.core.errors import InputError, RankError, UsageError
 __all__ = ["ProcessExecutor"]
 
 _START_LIMIT_S = 60.0
+_COMPILING = object()
+_COMPILE_LIMIT_S = 1800.0  # of one graph, after which a rank counts as silent
 _GRACE_S = 1.0
 _PRELOAD = "engine.parallel.rank_process"
 RankMain = Callable[[RankSpec, RankPipes, Any], None]
@@ -189,6 +191,10 @@ class ProcessExecutor:
                 self._fail_hung(sorted(missing), limit_s)
             for key, _ in ready:
                 answer = self._receive(key.data)
+                if answer is _COMPILING:
+                    # A graph may take minutes the first time: the rank is not silent.
+                    deadline = time.monotonic() + max(limit_s, _COMPILE_LIMIT_S)
+                    continue
                 if isinstance(answer, Failure):
                     self._fail([answer])
                 answers[key.data] = answer
@@ -201,6 +207,8 @@ class ProcessExecutor:
             kind, content = self._connections[rank].recv()
         except (EOFError, OSError):
             return self._death(rank)
+        if kind == "compiling":
+            return _COMPILING
         if kind == "refused":
             self._kill()
             raise InputError(*content)

@@ -81,8 +81,8 @@ class RankPipes:
 def rank_main(spec: RankSpec, pipes: RankPipes, ring_buffer: Any) -> None:
     """Serve step plans until the parent says stop or is gone.
 
-    Messages to the parent: ("ready", None), ("done", StepOutput), ("refused", arguments of the
-    InputError), ("error", (monotonic ns, is_collective, traceback)).
+    Messages to the parent: ("ready", None), ("compiling", kind of a region), ("done", StepOutput),
+    ("refused", arguments of the InputError), ("error", (monotonic ns, is_collective, traceback)).
     """
     die_with_parent(pipes.lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -135,6 +135,7 @@ def _serve(spec: RankSpec, pipes: RankPipes, ring: CollectiveRing) -> None:
     checkpoint = spec.settings.checkpoint
     source = weight_source(checkpoint, spec.config, memory.tables, spec.rank, spec.size)
     worker = Worker(spec.settings, spec.config, spec.limits, group, device, source, experts=experts)
+    worker.announce_compilation(lambda kind: pipes.answers.send(("compiling", kind)))
     if spec.times_regions:
         worker.start_region_timing()
     serve_messages(worker, spec, pipes)

@@ -172,5 +172,6 @@ def test_inductors_regions_equal_eager_and_are_read_back_by_another_process(
         )
         return finished.stdout.splitlines()
 
-    assert run() == ["9 0 9", "True True"]
-    assert run() == ["0 9 9", "True True"]
+    # Seven kinds of layers attend in their own way, and all route alike.
+    assert run() == ["8 0 8", "True True"]
+    assert run() == ["0 8 8", "True True"]

@@ -201,3 +201,17 @@ def test_a_compiler_that_is_not_there_is_refused(name: str, device: str, message
 def test_a_compiler_without_regions_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing is compiled with enforce_eager"):
         settings(compile_backend="aten")
+
+
+@pytest.mark.slow
+def test_a_rank_that_compiles_is_not_taken_for_silent() -> None:
+    # Nine graphs a bucket take longer to capture than a rank may be silent.
+    limited = {"cp": 2, "time_limit_s": 4.0, "numerics": "quantised"}
+    with LLM(_compiled(**limited)) as llm:
+        one = _generated(llm)
+    with LLM(settings(**limited)) as llm:
+        eager = _generated(llm)
+        kinds = {kind_of_layer(role) for role in llm.config.roles}
+    assert one.logits is not None
+    assert np.array_equal(one.logits, eager.logits)
+    assert one.counters["graphs"] == 2 * (len(kinds) + 1)
