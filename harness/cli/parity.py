@@ -174,7 +174,7 @@ def judge_mutants(
             count=count,
             seed=seed,
             jobs=options.jobs or num_cores(),
-            limits=options.limits(),
+            limits=options.limits,
             on_verdict=on_verdict,
         )
     print_mutants(screen, verdicts, seed)
