@@ -86,7 +86,9 @@ class Distribution:
             return cls(candidates.ids[:1], np.ones(1))
         kept = slice(rule.top_k or None)
         ids, logits = candidates.ids[kept], candidates.logits[kept]
-        weights = np.exp((logits - logits[0]) / rule.temperature)
+        # Next to absolute zero a gap may overflow to -inf, which is what it means.
+        with np.errstate(over="ignore"):
+            weights = np.exp((logits - logits[0]) / rule.temperature)
         # The smallest set whose mass reaches top_p, never empty.
         mass = np.cumsum(weights / weights.sum())
         count = int(np.searchsorted(mass, rule.top_p, side="left")) + 1

@@ -80,6 +80,16 @@ def test_greedy_ties_go_to_the_lowest_id() -> None:
     assert chooser(temperature=0.0, min_tokens=1).choose([row]) == (1,)
 
 
+@pytest.mark.parametrize("temperature", [1e-320, 1e-9, 1e300])
+def test_extreme_temperatures_and_removed_words_stay_probabilities(temperature: float) -> None:
+    row = Candidates.of_row(np.array([1.0, 3.0, -np.inf, 0.0, 2.0]))
+    found = Distribution.of(row, SamplingRule(temperature=temperature))
+    assert found.probabilities.sum() == pytest.approx(1)
+    assert found.at(np.array([2])) == 0
+    expected = 1.0 if temperature < 1 else 0.25
+    assert found.at(np.array([1]))[0] == pytest.approx(expected)
+
+
 def test_a_chooser_needs_no_more_tokens_than_its_rule_keeps() -> None:
     assert chooser().num_candidates == 0
     assert chooser(top_p=0.5).num_candidates == 0
