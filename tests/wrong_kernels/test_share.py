@@ -66,6 +66,7 @@ def test_the_right_kernel_is_back_after_a_wrong_one() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # some 160 kernels, each over its op's default tier until it is caught
 def test_the_suites_catch_95_percent_of_the_wrong_kernels(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
