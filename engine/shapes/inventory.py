@@ -14,7 +14,14 @@ from engine.config.model import ModelConfig
 from engine.weights.tensors import ModelWeights
 from harness.core.weights import QuantisedWeight
 
-__all__ = ["TensorShape", "condensed", "least_step_bytes", "step_bytes", "tensor_shapes"]
+__all__ = [
+    "TensorShape",
+    "condensed",
+    "least_step_bytes",
+    "replicated_step_bytes",
+    "step_bytes",
+    "tensor_shapes",
+]
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
 # Tensors the layout divides over ranks; all others are replicated (model.md §9).
@@ -90,12 +97,25 @@ def least_step_bytes(
     """
     total = 0.0
     for shape in whole:
-        divided = _INDEXER not in shape.name and _DIVIDED.search(shape.name) is not None
-        ranks = num_ranks if divided or shape.name in _VOCABULARY else 1
+        ranks = num_ranks if _is_divided(shape) else 1
         if _EXPERTS.search(shape.name):
             ranks *= num_batches
         total += shape.num_bytes * _share_read(config, shape, num_rows, num_batches) / ranks
     return total
+
+
+def replicated_step_bytes(
+    config: ModelConfig, shapes: list[TensorShape], num_rows: int, num_batches: int = 1
+) -> float:
+    """Of `step_bytes`, what every rank reads alike: tensors that the layout does not divide."""
+    alike = [shape for shape in shapes if not _is_divided(shape)]
+    return step_bytes(config, alike, num_rows, num_batches)
+
+
+def _is_divided(shape: TensorShape) -> bool:
+    if _INDEXER in shape.name:
+        return False
+    return shape.name in _VOCABULARY or _DIVIDED.search(shape.name) is not None
 
 
 def _share_read(config: ModelConfig, shape: TensorShape, num_rows: int, num_batches: int) -> float:

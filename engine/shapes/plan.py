@@ -28,7 +28,13 @@ from engine.schedule.plan import (
     SequenceChunk,
     StepPlan,
 )
-from engine.shapes.inventory import TensorShape, least_step_bytes, step_bytes, tensor_shapes
+from engine.shapes.inventory import (
+    TensorShape,
+    least_step_bytes,
+    replicated_step_bytes,
+    step_bytes,
+    tensor_shapes,
+)
 from engine.shapes.meta_ops import TABLE
 from engine.weights.checkpoint import MetaCheckpoint
 from engine.weights.layout import RankLayout
@@ -68,6 +74,7 @@ class LayoutReport:
         engram_table_bytes: of `resident_bytes`, what one copy per host serves for all ranks.
         step_bytes: of the busiest rank in a decode step.
         least_step_bytes: if everything that is divided divided without remainder.
+        replicated_step_bytes: of both, what every rank reads alike.
         cache_bytes: of KV pool, rings and tails, per rank.
     """
 
@@ -78,6 +85,7 @@ class LayoutReport:
     engram_table_bytes: int
     step_bytes: float
     least_step_bytes: float
+    replicated_step_bytes: float
     cache_bytes: int
     collectives_per_layer: int
     steps: list[StepCount]
@@ -122,6 +130,9 @@ def lay_out(
         ),
         step_bytes=max(step_bytes(config, rank, 1, num_batches) for rank in shapes),
         least_step_bytes=least_step_bytes(config, whole, 1, cp, num_batches),
+        replicated_step_bytes=replicated_step_bytes(config, whole, 1, num_batches)
+        if cp > 1
+        else 0.0,
         cache_bytes=counter.state.num_bytes,
         collectives_per_layer=layouts[0].collectives_per_layer,
         steps=[

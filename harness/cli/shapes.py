@@ -99,6 +99,7 @@ def _print_summary(screen: Console, report: LayoutReport) -> None:
         f"caches per rank              {report.cache_bytes / _GIB:.3f} GiB",
         f"weight bytes per decode step {report.step_bytes / _GIB:.3f} GiB on the busiest rank, "
         f"{report.least_step_bytes / _GIB:.3f} GiB the least possible ({ratio:.3f}×)",
+        f"  read alike by all ranks    {report.replicated_step_bytes / _GIB:.3f} GiB of both",
     ]
     screen.print("\n".join(lines))
 
@@ -113,6 +114,7 @@ def _plain(report: LayoutReport) -> dict[str, object]:
         "cache_bytes": report.cache_bytes,
         "step_bytes": report.step_bytes,
         "least_step_bytes": report.least_step_bytes,
+        "replicated_step_bytes": report.replicated_step_bytes,
         "steps": [
             {
                 "name": step.name,
