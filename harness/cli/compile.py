@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.engine_options import CompileBackend
 from harness.cli.session import DEFAULT_OUT, command_line, console, parse_ints
 from harness.core.errors import ExitCode
 
@@ -29,13 +30,17 @@ def register(app: typer.Typer) -> None:
 
 def compile_matrix(
     matrix: Annotated[str, typer.Option(help="Name or file of a sweep.")],
-    checkpoint: Annotated[Path, typer.Option(help="Only its config.json is read.")],
+    checkpoint: Annotated[Path, typer.Option(help="With --regions whole, else its config.json.")],
     cp: Annotated[str, typer.Option(help="Instead of the sweep's, e.g. 64.")] = "",
     backend: Annotated[str, typer.Option(help="device, simulate or interpret.")] = "device",
     jobs: Annotated[int, typer.Option(help="Compiles at one time.")] = 8,
     lnc: Annotated[int, typer.Option(help="Kernels' degree; 0: the environment's.")] = 0,
     time_limit_s: Annotated[float, typer.Option(help="Of one graph.")] = 1800.0,
     list_only: Annotated[bool, typer.Option("--list", help="Print the graphs and stop.")] = False,
+    regions: Annotated[
+        bool, typer.Option("--regions", help="Layers' regions on the CPU instead of kernels.")
+    ] = False,
+    compile_backend: CompileBackend = "",
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = DEFAULT_OUT,
 ) -> None:
     """List the graphs of a matrix, compile those that are not, name what fails."""
@@ -46,8 +51,11 @@ def compile_matrix(
     spec = load_sweep_suite(matrix)
     if cp:
         spec = replace(spec, cps=parse_ints(cp, "--cp"))
-    calls, unknown = _calls(spec, checkpoint)
     screen = console()
+    if regions:
+        _compile_regions(spec, checkpoint, compile_backend)
+        raise typer.Exit(ExitCode.PASS)
+    calls, unknown = _calls(spec, checkpoint)
     if list_only:
         for call in calls:
             screen.print(call.label, markup=False)
@@ -59,6 +67,16 @@ def compile_matrix(
     with _store(out, backend) as store:
         code = _compile(store, calls, backend, jobs, lnc, time_limit_s)
     raise typer.Exit(code)
+
+
+def _compile_regions(spec: SweepSpec, checkpoint: Path, compile_backend: str) -> None:
+    from harness.cli.compile_regions import compile_regions
+
+    for one in compile_regions(spec, checkpoint, compile_backend):
+        console().print(
+            f"{one.label}: {one.num_graphs} region graphs, {one.num_compiled} compiled now",
+            markup=False,
+        )
 
 
 def _calls(spec: SweepSpec, checkpoint: Path) -> tuple[tuple[OpCall, ...], tuple[OpCall, ...]]:

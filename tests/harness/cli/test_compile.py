@@ -124,3 +124,22 @@ def test_without_a_device_it_cannot_judge(
     asked = ("compile", "--matrix", matrix, "--checkpoint", checkpoint, "--out", tmp_path)
     assert command(*asked) == 3
     assert "backend 'device' cannot run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_regions_of_every_engine_are_captured_and_counted(
+    command, matrix: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--checkpoint", checkpoint, "--regions", "--compile-backend", "aten")
+    assert command("compile", "--matrix", matrix, *options) == 0
+    # Eight ways to attend and one to route, in a prompt bucket and a decode bucket.
+    line = "fast cp=1 ops=references compiled aten: 18 region graphs, 18 compiled now\n"
+    assert capsys.readouterr().out.replace(" \n", " ") == line
+
+
+def test_regions_for_a_device_are_left_to_its_own_compiler(
+    command, matrix: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matrix.write_text(_MATRIX + '[engine]\ndevice = "neuron"\n')
+    assert command("compile", "--matrix", matrix, "--checkpoint", checkpoint, "--regions") == 2
+    assert "leave device out" in capsys.readouterr().err
