@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.step_ledger import measure_ledger
-from harness.core.engine_face import EngineSettings
-from harness.core.errors import UsageError
+from harness.cli.step_ledger import _require_on_device, measure_ledger
+from harness.core.engine_face import EngineSettings, Generation
+from harness.core.errors import MissingEvidenceError, UsageError
 from harness.core.step_ledger import PartKind, StepLedger
 from harness.run.microbench import Calibration, Line, write_calibration
 from reports.ledger import read_run
+from reports.origin import Origin, origin_of
 from reports.step_times import account_of
+from tests.fakes_neuron.running import run_command
 from tests.harness.cli.conftest import Command
 
 
@@ -123,3 +125,25 @@ def test_a_record_whose_parts_do_not_fit_its_steps_is_refused(
     file.write_text(json.dumps(body) + "\n")
     assert command("report", tmp_path / "r") == 2
     assert "one time a step (5)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_on_the_stand_in_host_regions_wait_for_the_device_and_nothing_is_calibrated(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    asked = ("ledger", "--device", "neuron", "--ops", "references", "--checkpoint", checkpoint)
+    done = run_command(*asked, "--input-len", 4, "--steps", 2, "--out", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = (path.parent for path in tmp_path.glob("*/run.json"))
+    (entry,) = read_run(run).of_kind("step")
+    assert origin_of(entry) is Origin.STAND_IN
+    assert entry.payload["config"]["device"] == "neuron"
+    assert entry.payload["calibration"].startswith("uncalibrated")
+    assert any(part["name"].endswith("attention") for part in entry.payload["parts"])
+
+
+def test_a_step_that_left_the_device_has_no_ledger(checkpoint: Path, tmp_path: Path) -> None:
+    settings = EngineSettings(str(checkpoint), device="neuron")
+    said = Generation((1,), "length", 0, (1,), 1, counters={"fallback aten::sort": 2.0})
+    with pytest.raises(MissingEvidenceError, match="aten::sort"):
+        _require_on_device(settings, said)
