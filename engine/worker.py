@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +25,17 @@ from engine.graphs.compilers import resolve_compiler
 from engine.graphs.graph_key import graph_key
 from engine.graphs.graph_store import GraphStore, cache_root
 from engine.graphs.region_graphs import RegionGraphs
-from engine.graphs.region_times import RegionTimes, StepTimes
+from engine.graphs.region_times import RegionTimes
 from engine.model.base import Runtime
 from engine.model.context import StepContext
 from engine.model.draft import Draft, Proposal
 from engine.model.transformer import Transformer
 from engine.ops import BoundOps
+from engine.outputs import DraftOutput, StepOutput
 from engine.parallel.expert_exchange import ExpertExchange
 from engine.parallel.group import Group
 from engine.precision import parameter_dtype
 from engine.sampler import Greedy, Top
-from engine.schedule.distribution import Distribution
 from engine.schedule.plan import DraftPlan, StepPlan
 from engine.weights.checkpoint import Checkpoint, TensorSource
 from engine.weights.layout import RankLayout
@@ -46,46 +46,6 @@ from harness.core.numerics import Numerics, numerics_named
 from harness.core.op_table import OpTable, resolve_op_table
 
 __all__ = ["DraftOutput", "StepOutput", "Worker", "resolve_numerics"]
-
-
-@dataclass(frozen=True, slots=True)
-class StepOutput:
-    """What one rank says about a step.
-
-    Attributes:
-        token_ids: greedy id of each logits row, equal on all ranks of a batch that sample: all
-            where the plan wants logits, else the first.
-        logits: [N, V] if the plan wanted them (rank 0 only), fp64 or fp32.
-        top: ids and logits [N, num_top] if the plan wanted them (rank 0 only), best first.
-        blocks_excluded: of each logits row, the share of visible candidate blocks left out.
-        counters: collectives, launches, collectives_per_layer.
-        is_finite: of each logits row, whether its logits are numbers; () where nobody looked.
-        times: of a timed rank, where the step's time went.
-    """
-
-    token_ids: tuple[int, ...]
-    logits: npt.NDArray[np.floating] | None = None
-    blocks_excluded: tuple[float, ...] = ()
-    counters: dict[str, float] = field(default_factory=dict)
-    is_finite: tuple[bool, ...] = ()
-    times: StepTimes = field(default_factory=dict)
-    top: tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DraftOutput:
-    """What one rank says about a proposal.
-
-    Attributes:
-        token_ids: [sequence][block] drafts, equal on all ranks.
-        confidence: [sequence][block] raw acceptance logits.
-        proposals: [sequence][block] what drafts were drawn from; () where they are greedy.
-    """
-
-    token_ids: tuple[tuple[int, ...], ...]
-    confidence: tuple[tuple[float, ...], ...]
-    counters: dict[str, float] = field(default_factory=dict)
-    proposals: tuple[tuple[Distribution, ...], ...] = ()
 
 
 def resolve_numerics(settings: EngineSettings) -> Numerics:

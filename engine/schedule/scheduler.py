@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.config.limits import EngineLimits
+from engine.outputs import DraftOutput, StepOutput
 from engine.schedule.plan import AttentionPath, DraftPlan, DraftSequence, SequenceChunk, StepPlan
 from engine.schedule.pool import PagePool
 from engine.schedule.request import Request
 from engine.schedule.residence import Residence
 from engine.schedule.selection import chosen_tokens, num_top, wants_logits
 from engine.schedule.speculation import confident_length
-from engine.worker import DraftOutput, StepOutput
 from harness.core.engine_face import StepShape
 
 __all__ = ["Scheduler"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.outputs import StepOutput
 from engine.schedule.distribution import Candidates
 from engine.schedule.request import Request
 from engine.schedule.speculation import num_accepted
-from engine.worker import StepOutput
 
 __all__ = ["chosen_tokens", "num_top", "wants_logits"]
 
