@@ -54,6 +54,9 @@ def capture(
     ids: Annotated[str, typer.Option(help="Prompt as token ids.")] = "1,2,3,4,5,6,7,8",
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate.")] = 2,
     calls: Annotated[int, typer.Option(help="Calls kept of each set of shapes.")] = 1,
+    prefill: Annotated[
+        str, typer.Option(help="as-decode, or attention: the path of its own.")
+    ] = "as-decode",
     out: Annotated[Path, typer.Option(help="Where the bundles go.")] = Path("captures"),
 ) -> None:
     """Run a prompt on the references and store what the chosen ops were called with."""
@@ -71,7 +74,7 @@ def capture(
     reference = resolve_op_table([REFERENCE])
     taken = Capture(reference, tuple(op), calls)
     place = str(checkpoint_directory("tiny-A", checkpoint))
-    _generate(taken, place, parse_ints(ids, "--ids"), max_tokens)
+    _generate(taken, place, parse_ints(ids, "--ids"), max_tokens, prefill)
     paths = taken.write(out, reference, tolerances, _KERNEL_GRID)
     screen = console()
     for name, number in described(taken.kept).items():
@@ -80,7 +83,9 @@ def capture(
     screen.print(f"neuron-harness parity --replay {out}", markup=False)
 
 
-def _generate(taken: Capture, checkpoint: str, ids: tuple[int, ...], max_tokens: int) -> None:
+def _generate(
+    taken: Capture, checkpoint: str, ids: tuple[int, ...], max_tokens: int, prefill: str
+) -> None:
     """One request on one rank, in this process, while `taken` watches."""
     global _running
     from engine.llm import LLM
@@ -93,6 +98,7 @@ def _generate(taken: Capture, checkpoint: str, ids: tuple[int, ...], max_tokens:
         fp8_max=_KERNEL_GRID,
         ops=(REFERENCE, TARGET),
         num_threads=1,
+        prefill=prefill,
     )
     _running = taken
     try:

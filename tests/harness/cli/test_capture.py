@@ -47,6 +47,19 @@ def test_parity_replays_what_an_engine_called(
     assert "PASS" in capsys.readouterr().out
 
 
+def test_the_prefill_path_is_captured_where_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = generate("tiny-A", tmp_path / "tiny-A")
+    options = ("--checkpoint", checkpoint, "--op", "prefill_attention", "--max-tokens", 1)
+    assert _run("capture", *options, "--out", tmp_path / "none") == 4
+    kept = tmp_path / "kept"
+    assert _run("capture", *options, "--prefill", "attention", "--out", kept) == 0
+    assert {read_bundle(place).case.op for place in bundles_below(kept)} == {"prefill_attention"}
+    assert _run("parity", "--replay", kept) == 0
+    assert "PASS" in capsys.readouterr().out
+
+
 def test_a_wrong_kernel_fails_on_captured_inputs(captured: Path) -> None:
     place = next(p for p in bundles_below(captured) if p.name.startswith("rms_norm"))
     assert _run("parity", "--replay", place) == 0
