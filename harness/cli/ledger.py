@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli import engine_options as on
 from harness.cli.device_options import AllowFallback, OpsWord
 from harness.cli.session import DEFAULT_OUT, console, recording
 from harness.core.engine_face import EngineSettings
@@ -25,13 +26,16 @@ def register(app: typer.Typer) -> None:
 
 def ledger(
     checkpoint: Annotated[Path | None, typer.Option(help="Default: tiny-A.")] = None,
-    cp: Annotated[int, typer.Option(help="Ranks that share a batch.")] = 1,
-    ep: Annotated[int, typer.Option(help="Ranks of the expert group; 0: the same.")] = 0,
-    numerics: Annotated[str, typer.Option(help="fast, trn2, exact or quantised.")] = "fast",
+    cp: on.Cp = 1,
+    ep: on.Ep = 0,
+    numerics: on.Numerics = "fast",
     input_len: Annotated[int, typer.Option(help="Prompt tokens before the measured steps.")] = 32,
     steps: Annotated[int, typer.Option(help="Decode steps to measure.")] = 32,
-    eager: Annotated[bool, typer.Option(help="Layers op by op, or as compiled regions.")] = True,
-    device: Annotated[str, typer.Option(help="cpu or neuron.")] = "cpu",
+    enforce_eager: on.EnforceEager = True,
+    compile_backend: on.CompileBackend = "",
+    max_model_len: on.MaxModelLen = 0,
+    num_kv_blocks: on.NumKvBlocks = 0,
+    device: on.Device = "cpu",
     ops: OpsWord = "",
     allow_fallback: AllowFallback = None,
     calibration: Annotated[
@@ -55,7 +59,10 @@ def ledger(
         ep=ep,
         numerics=numerics,
         device=device,
-        enforce_eager=eager,
+        enforce_eager=enforce_eager,
+        compile_backend=compile_backend,
+        max_model_len=max_model_len,
+        num_kv_blocks=num_kv_blocks,
         allowed_fallbacks=tuple(allow_fallback or ()),
         time_limit_s=time_limit_s,
     )

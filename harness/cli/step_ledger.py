@@ -174,7 +174,7 @@ def _account(
         step_ns=_gaps(steps),
         untimed_step_ns=_gaps(untimed),
         parts=(*_rank_parts(measured, settings, machine), *_host_parts(steps)),
-        ops=_ops(calls, measured, machine),
+        ops=_ops(calls, measured, machine, is_eager=settings.enforce_eager),
         calibration=machine.label,
     )
 
@@ -213,17 +213,21 @@ def _host_parts(steps: Sequence[_Step]) -> Iterator[StepPart]:
 
 
 def _ops(
-    calls: Sequence[CountedCall], steps: Sequence[_Step], machine: Machine
+    calls: Sequence[CountedCall], steps: Sequence[_Step], machine: Machine, *, is_eager: bool
 ) -> tuple[OpCost, ...]:
+    """Calls inside compiled regions are not heard: then an op's time is not that of all of them."""
     found = []
     for op in dict.fromkeys(one.call.op for one in calls):
         own = [one for one in calls if one.call.op == op]
         costs = [(one.count, call_cost(one.call, one.output_bytes)) for one in own]
-        measured = tuple(step.times.get((OP, op), (0, 0))[1] for step in steps)
+        heard = [step.times.get((OP, op), (0, 0)) for step in steps]
+        num_calls = sum(count for count, _ in costs)
+        is_whole = is_eager or all(number == num_calls for number, _ in heard)
+        measured = tuple(ns for _, ns in heard) if is_whole else ()
         found.append(
             OpCost(
                 op,
-                calls=sum(count for count, _ in costs),
+                calls=num_calls,
                 num_bytes=math.fsum(count * cost.num_bytes for count, cost in costs),
                 flops=math.fsum(count * cost.flops for count, cost in costs),
                 estimate_ns=math.fsum(count * machine.estimate_ns(cost) for count, cost in costs),

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.step_ledger import _require_on_device, measure_ledger
+from engine.graphs.region_times import OP
+from harness.cli.step_ledger import _ops, _require_on_device, _Step, measure_ledger
 from harness.core.engine_face import EngineSettings, Generation
 from harness.core.errors import MissingEvidenceError, UsageError
+from harness.core.op_call import Argument, CountedCall, OpCall
 from harness.core.step_ledger import PartKind, StepLedger
 from harness.run.microbench import Calibration, Line, write_calibration
+from harness.run.roofline import PLANNING
 from reports.ledger import read_run
 from reports.origin import Origin, origin_of
 from reports.step_times import account_of
@@ -140,6 +143,18 @@ def test_on_the_stand_in_host_regions_wait_for_the_device_and_nothing_is_calibra
     assert entry.payload["config"]["device"] == "neuron"
     assert entry.payload["calibration"].startswith("uncalibrated")
     assert any(part["name"].endswith("attention") for part in entry.payload["parts"])
+
+
+def test_an_op_of_which_regions_hide_calls_has_no_time() -> None:
+    x = Argument("tensor", "bfloat16", ((1, 8),))
+    calls = [CountedCall(OpCall(op, (x,)), 3, 16) for op in ("rms_norm", "rope", "swiglu")]
+    times = {(OP, "rms_norm"): (1, 50), (OP, "rope"): (3, 60)}
+    steps = [_Step(0, 0, times), _Step(0, 0, times)]
+    compiled = {op.op: op.measured_ns for op in _ops(calls, steps, PLANNING, is_eager=False)}
+    assert compiled == {"rms_norm": (), "rope": (60, 60), "swiglu": ()}
+    eager = {op.op: op.measured_ns for op in _ops(calls, steps, PLANNING, is_eager=True)}
+    assert eager == {"rms_norm": (50, 50), "rope": (60, 60), "swiglu": ()}
+    assert {op.calls for op in _ops(calls, steps, PLANNING, is_eager=True)} == {3}
 
 
 def test_a_step_that_left_the_device_has_no_ledger(checkpoint: Path, tmp_path: Path) -> None:
