@@ -5,10 +5,12 @@ Both sides of a ratio take turns in one process, so that a busy machine slows bo
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from harness.cli.benchmarks.measurement import Figure, package_hash
@@ -109,10 +111,13 @@ def context_figures(checkpoint: Path) -> list[Figure]:
     """A decode step at equal context where requests may grow to 65536 tokens, over 4096."""
     from engine.llm import LLM
 
-    short, long = (
-        _fast(checkpoint, context_buckets=(64,), max_model_len=limit) for limit in (4096, 65536)
-    )
-    with LLM(short) as at_4k, LLM(long) as at_64k:
+    limits = (4096, 65536)
+    with TemporaryDirectory() as place:
+        wide = _with_positions(checkpoint, Path(place), max(limits))
+        short, long = (
+            LLM(_fast(wide, context_buckets=(64,), max_model_len=limit)) for limit in limits
+        )
+    with short as at_4k, long as at_64k:
         prompt = _prompt(at_4k, 32)
         _step_ms(at_4k, prompt)
         _step_ms(at_64k, prompt)
@@ -121,6 +126,17 @@ def context_figures(checkpoint: Path) -> list[Figure]:
         )
     name = "decode step at max_model_len 64k over 4k"
     return [Figure(name, ratio, "x", "<= 1.1", ratio <= 1.1, "the same engine at 4k")]
+
+
+def _with_positions(checkpoint: Path, place: Path, num_positions: int) -> Path:
+    """The same checkpoint, whose configuration allows more positions."""
+    for file in checkpoint.iterdir():
+        if file.name != "config.json":
+            (place / file.name).symlink_to(file.absolute())
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    config["text_config"]["max_position_embeddings"] = num_positions
+    (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return place
 
 
 def _fast(checkpoint: Path, **changes: object) -> EngineSettings:
