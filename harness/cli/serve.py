@@ -8,12 +8,16 @@ import signal
 import sys
 import threading
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import engine_options as on
+from harness.core.engine_face import EngineSettings
 from harness.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from engine.serve.app import ServeOptions
 
 __all__ = ["register"]
 
@@ -65,11 +69,8 @@ def serve(
     settings = on.engine_settings(locals())
     if max_queue < 0 or max_body_mib <= 0:
         raise UsageError(f"--max-queue {max_queue} --max-body-mib {max_body_mib}: must be positive")
-    from engine import LLM
     from engine.environment import with_environment
     from engine.serve.app import ServeOptions
-    from engine.serve.runner import listen_on
-    from engine.serve.runner import serve as run_server
     from harness.cli.engine_factory import fitting_threads
     from harness.cli.op_choice import with_op_targets
 
@@ -85,7 +86,18 @@ def serve(
     _log_to_stderr()
     if ends_with_stdin:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
-    with listen_on(host, port) as listener, LLM(settings) as engine:
+    _run(settings, options, (host, port), grace_s)
+
+
+def _run(
+    settings: EngineSettings, options: ServeOptions, address: tuple[str, int], grace_s: float
+) -> None:
+    """Take the port before the checkpoint is loaded, and serve until told to end."""
+    from engine import LLM
+    from engine.serve.runner import listen_on
+    from engine.serve.runner import serve as run_server
+
+    with listen_on(*address) as listener, LLM(settings) as engine:
         run_server(
             engine,
             options,
