@@ -87,10 +87,13 @@ def run_side(checkout: Path, options: Sequence[str], checkpoint: Path, out: Path
 def _measure(
     sides: dict[str, tuple[Path, list[str]]], num_pairs: int, root: Path, checkpoint: Path
 ) -> None:
-    from harness.run.interleave import turns
+    from harness.run.interleave import read_interleaved, turns
 
     with progress_bar(console()) as tell:
         for done, (pair, side) in enumerate(turns(num_pairs)):
+            if done == len(sides):
+                # What cannot be compared is known after one pair, not after all of them.
+                read_interleaved(root)
             tell(f"pair {pair + 1}, {side}", done, 2 * num_pairs)
             checkout, options = sides[side]
             run_side(checkout, options, checkpoint, root / side)

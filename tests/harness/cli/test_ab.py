@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli import ab
 from harness.cli.gate_outputs import write_gate_outputs
 from harness.cli.session import console
 from harness.core.errors import UsageError
-from harness.core.metric import GateVerdict
+from harness.core.metric import Direction, GateVerdict, Metric, MetricKind
 from harness.core.status import GateStatus
+from harness.run.store import new_run
 
-ONE_POINT = "--input-len 4 --output-len 2 --repeats 1"
+ONE_POINT = "--input-len 4 --output-len 2 --repeats 1 --cp 1"
 VERDICTS = (
     GateVerdict("a.status", GateStatus.PASS, "unchanged", "status", "OK", "OK"),
     GateVerdict("b <&> ms", GateStatus.REGRESSED, "+12 % | worse", "ms", 1.0, 1.12, 0.12),
@@ -67,12 +69,32 @@ def test_a_side_that_cannot_run_is_quoted(command, checkpoint, tmp_path, capsys)
     assert "'three' is no whole number" in capsys.readouterr().err
 
 
+def test_sides_that_cannot_be_compared_end_after_the_first_pair(
+    command, tmp_path, checkpoint, capsys, monkeypatch
+):
+    ran = []
+
+    def fake(checkout, options, checkpoint, out):
+        ran.append(out.name)
+        settings = ("fast.cp=1", "fast.cp=2") if out.name == "baseline" else ("fast.cp=2",)
+        with new_run(out, command=["sweep"], environment={"origin": "x"}) as store:
+            for setting in settings:
+                name = f"sweep.{setting}.in=4.out=2.ttft_ms"
+                metric = Metric(name, (1.0,), "ms", Direction.LOWER, MetricKind.TIMING)
+                store.append("metric", name, metric)
+
+    monkeypatch.setattr(ab, "run_side", fake)
+    asked = ("ab", "--candidate", "--cp 2", "--pairs", 10, "--checkpoint", checkpoint)
+    assert command(*asked, "--out", tmp_path) == 2
+    assert "compare one setting with one other" in capsys.readouterr().err
+    assert ran == ["baseline", "candidate"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2400)  # twenty processes with an engine each
 def test_two_settings_in_turns_end_in_a_paired_verdict(command, checkpoint, tmp_path, capsys):
-    """Forty times the prompt is slower beyond doubt; two pairs would not be enough to say so."""
     code = command(
-        *("ab", "--baseline", ONE_POINT, "--candidate", f"{ONE_POINT} --cp 2 --spec tiny"),
+        *("ab", "--baseline", ONE_POINT, "--candidate", ONE_POINT.replace("--cp 1", "--cp 2")),
         *("--checkpoint", checkpoint, "--out", tmp_path, "--pairs", 10),
     )
     (root,) = tmp_path.iterdir()
