@@ -56,11 +56,14 @@ def _selected_rows(draw: Draw, T: int, n: int, M: int) -> torch.Tensor:
 
 def _prefill_attention(draw: Draw) -> dict[str, Any]:
     T, H, D, N = (draw.case.axes[axis] for axis in ("T", "H", "D", "N"))
+    sink = draw.normal(H, scale=8.0 if draw.family == "extremes" else 0.5)
+    if draw.family == "masked_rows":  # where neither a row nor a sink weighs anything, 0 shows
+        sink[::2] = -torch.inf
     return {
         "q": draw.activations(T, H, D, spread=4),
         "rows": draw.activations(N, D, spread=4),
         "allowed": _allowed_rows(draw, T, N),
-        "sink": draw.normal(H, scale=8.0 if draw.family == "extremes" else 0.5),
+        "sink": sink,
     }
 
 
