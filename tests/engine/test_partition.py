@@ -78,7 +78,7 @@ def test_sixty_four_batches_over_one_expert_group_equal_one_rank(
     tiny_d: Path, numerics: str
 ) -> None:
     source = np.random.default_rng(65)
-    prompts = [source.integers(3, 500, length).tolist() for length in (3, 1, 2)]
+    prompts = [source.integers(3, 500, length).tolist() for length in (2, 1, 2)]
     common = {"numerics": numerics, "num_threads": 1, "token_bucket": 2}
     with LLM(EngineSettings(str(tiny_d), **common)) as llm:  # type: ignore[arg-type]
         expected = llm.generate(prompts, max_tokens=2, want_logits=True)
