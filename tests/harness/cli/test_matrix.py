@@ -86,6 +86,9 @@ def test_the_plan_crosses_every_axis_and_says_why_a_cell_will_not_run(
 def test_one_file_runs_offline_and_online_and_every_point_has_metrics_of_its_own(
     matrix: Path, tmp_path: Path
 ) -> None:
+    # One set of buckets and no ep that needs three ranks: six engines each way.
+    text = matrix.read_text().replace("[[64], [32, 64]]", "[[32, 64]]")
+    matrix.write_text(text.replace("[0, 2, 3]", "[0, 2]"))
     found = {}
     for way in ((), ("--online",)):
         out = tmp_path / f"runs{len(found)}"
@@ -107,6 +110,5 @@ def test_one_file_runs_offline_and_online_and_every_point_has_metrics_of_its_own
         assert all(request["bucket"] is not None for request in point["requests"])
         assert "collectives" in point["requests"][0]["counters"]
     for point in offline:
-        (group,) = {(p["config"]["cp"], p["config"]["ep"]) for p in (point,)}
-        many = group != (1, 0)
-        assert (point["counters"]["collectives"] > 0) == many
+        is_alone = (point["config"]["cp"], point["config"]["ep"]) == (1, 0)
+        assert (point["counters"]["collectives"] == 0) == is_alone
