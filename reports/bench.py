@@ -174,7 +174,7 @@ def _acceptance_by_place(counters: Mapping[str, float]) -> tuple[float, ...]:
     blocks = counters.get("num_drafts")
     if not blocks:
         return ()
-    counts = []
+    counts: list[float] = []
     while (name := f"accepted_at_{len(counts)}") in counters:
         counts.append(counters[name] / blocks)
     return tuple(counts)
