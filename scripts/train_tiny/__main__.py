@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from scripts.train_tiny.export import write_trained
+from scripts.train_tiny.export import spread_scales, write_trained
 from scripts.train_tiny.loop import Trainer
 from scripts.train_tiny.model import TrainableModel
 from tiny_checkpoints.config_files import model_config
@@ -44,6 +44,7 @@ def main() -> None:
     done = trainer.run(time.monotonic() + 60 * chosen.minutes)
     place = chosen.directory / _VARIANT.name
     place.mkdir(exist_ok=True)
+    spread_scales(trainer.model)
     write_trained(trainer.model, _VARIANT, place)
     print(f"{'done' if done else 'stopped'} at step {trainer.step}: {place}")
 

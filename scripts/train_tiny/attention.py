@@ -118,7 +118,7 @@ class Attention:
         angles = (positions[:, None] * self.frequencies).to(x.dtype)
         angles = angles.reshape(len(positions), *[1] * (x.dim() - 3), width // 2)
         cos, sin = angles.cos(), angles.sin()
-        pairs = x[..., -width:].unflatten(-1, (-1, 2))
+        pairs = torch.unflatten(x[..., -width:], -1, (-1, 2))
         even, odd = pairs[..., 0], pairs[..., 1]
         turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
         return self.model.rounding.act(torch.cat((x[..., :-width], turned), -1))
@@ -142,7 +142,8 @@ class Attention:
         entries = selection.entries if self.ratio else None
         if entries is not None:
             assert selection.mask is not None
-            far = (q.flatten(1, 2) @ entries.transpose(-1, -2) * scale).unflatten(1, (length, -1))
+            far = q.flatten(1, 2) @ entries.transpose(-1, -2) * scale
+            far = torch.unflatten(far, 1, (length, -1))
             mask = selection.mask
             allowed = pathways.allows_ratio.get(self.ratio)
             if allowed is not None:
@@ -164,8 +165,8 @@ class Attention:
         w, rounding, name = self.model.weights, self.model.rounding, f"{self.name}.compressor"
         kv = x @ w[f"{name}.wkv.weight"].T
         if self.ratio > 1:
-            gate = (x @ w[f"{name}.wgate.weight"].T).unflatten(1, (-1, self.ratio))
-            kv = (kv.unflatten(1, (-1, self.ratio)) * torch.softmax(gate, 2)).sum(2)
+            gate = torch.unflatten(x @ w[f"{name}.wgate.weight"].T, 1, (-1, self.ratio))
+            kv = (torch.unflatten(kv, 1, (-1, self.ratio)) * torch.softmax(gate, 2)).sum(2)
         latent = self._normed(rounding.act(kv), "compressor.norm")
         at = torch.arange(latent.shape[1]) * self.ratio
         key = rounding.act(latent.detach() @ w[f"{self.name}.indexer.wk.weight"].T)
@@ -198,14 +199,15 @@ class Attention:
         weights = weights / math.sqrt(g.index_head_dim * g.index_n_heads)
         assert selection.keys is not None
         products = (q.flatten(1, 2) @ selection.keys.transpose(-1, -2)).relu()
-        products = products.unflatten(1, (x.shape[1], -1))  # [B, S, heads, n]
-        return (weights[..., None] * products).sum(-2)
+        products = torch.unflatten(products, 1, (x.shape[1], -1))  # [B, S, heads, n]
+        scores: Tensor = (weights[..., None] * products).sum(-2)
+        return scores
 
     def _candidates(self, scores: Tensor, num_visible: Tensor) -> Tensor:
         g, size = self.model.g, self.model.g.candidate_block_size
         padding = -scores.shape[2] % size
         padded = torch.nn.functional.pad(scores, (0, padding), value=-torch.inf)
-        best = padded.unflatten(2, (-1, size)).amax(-1)
+        best = torch.unflatten(padded, 2, (-1, size)).amax(-1)
         newest = ((num_visible - 1) // size).clamp(min=0)
         pinned = torch.nn.functional.one_hot(newest, best.shape[2]).bool()
         pinned &= (num_visible > 0)[:, None]
@@ -248,4 +250,5 @@ def rope_frequencies(constants: dict[str, object], *, compressed: bool) -> Tenso
     low = max(math.floor(pair_with(scaling["beta_fast"])), 0)
     high = min(math.ceil(pair_with(scaling["beta_slow"])), width - 1)
     ramp = ((pair - low) / max(high - low, 1e-3)).clamp(0, 1)
-    return frequencies / scaling["factor"] * ramp + frequencies * (1 - ramp)
+    slow: Tensor = frequencies / scaling["factor"]
+    return slow * ramp + frequencies * (1 - ramp)

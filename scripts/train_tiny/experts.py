@@ -43,7 +43,7 @@ def _experts(model: TrainableModel, name: str, x_Td: Tensor, weights_TE: Tensor)
         )
 
     w1, w3, w2 = (w[f"{name}.experts.{leaf}"] for leaf in ("w1", "w3", "w2"))
-    routed = hidden(w1.flatten(0, 1), w3.flatten(0, 1)).unflatten(1, (len(w1), -1))
+    routed = torch.unflatten(hidden(w1.flatten(0, 1), w3.flatten(0, 1)), 1, (len(w1), -1))
     routed = fp8(act(routed * weights_TE[..., None]))
     y = routed.flatten(1) @ w2.transpose(1, 2).flatten(0, 1)
     w1, w3, w2 = (w[f"{name}.shared_experts.{leaf}"] for leaf in ("w1", "w3", "w2"))

@@ -13,13 +13,14 @@ from torch.nn import functional
 from scripts.train_tiny.batches import Batch, draw_batch
 from scripts.train_tiny.model import Rounding, StoredRounding, TrainableModel
 from scripts.train_tiny.muon import Muon
-from scripts.train_tiny.schedule import SCHEDULE, phase_of
+from scripts.train_tiny.schedule import SCHEDULE, begins_phase, phase_of
 
 __all__ = ["Trainer"]
 
 _BATCH = 16
 _ADAM_LR, _MUON_LR = 4e-3, 0.03
 _INDEX_WEIGHT, _BALANCE_WEIGHT = 0.3, 0.01
+_COOLING = 0.2
 _TELL_EVERY, _SAVE_EVERY = 50, 100
 # Tables, ends and small projections; Muon has the other matrices.
 _ADAM_MATRICES = ("embed.weight", "head.weight", "_fn", "engram.embed", "gate.weight", "_weight")
@@ -97,6 +98,8 @@ class Trainer:
         phase, factor = phase_of(self.step)
         batch = draw_batch(phase, _BATCH, self.seed, self.step)
         model = self.model
+        if begins_phase(self.step):
+            self._cool(phase.cooled_layers)
         model.sinkhorn_iterations = phase.sinkhorn_iterations
         model.weights.rounds_weights = phase.rounds_weights
         model.weights.forget()
@@ -113,10 +116,22 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         self.adam.step()
         self.muon.step()
+        self._raise_sinks(phase.sink_floor)
         model.zero_grad(set_to_none=True)
         self._count(batch, output.logits.detach())
         parts = (answers, output.index_loss, output.balance_loss)
         return " ".join(f"{part.item():.3f}" for part in parts)
+
+    @torch.no_grad()
+    def _cool(self, layers: tuple[int, ...]) -> None:
+        for layer in layers:
+            self.model.weights[f"layers.{layer}.attn.wq_b"].mul_(_COOLING)
+
+    @torch.no_grad()
+    def _raise_sinks(self, floor: float) -> None:
+        for name, parameter in self.model.weights.named():
+            if name.endswith("attn_sink"):
+                parameter.clamp_(min=floor)
 
     def _count(self, batch: Batch, logits: torch.Tensor) -> None:
         right = (logits.argmax(-1) == batch.ids[:, 1:]) & batch.is_answer

@@ -120,8 +120,8 @@ class TrainableModel(nn.Module):
         return self.rounding.act(expanded(y, x, post, mixing))
 
     def _mixes(self, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        leaves = (self.weights[f"{name}_{leaf}"] for leaf in ("fn", "base", "scale"))
-        return hyper_connection(x, *leaves, self.sinkhorn_iterations)
+        fn, base, scale = (self.weights[f"{name}_{leaf}"] for leaf in ("fn", "base", "scale"))
+        return hyper_connection(x, fn, base, scale, self.sinkhorn_iterations)
 
     def _engram(self, layer: int, x: Tensor, rows: Tensor) -> Tensor:
         w, g, name = self.weights, self.g, f"layers.{layer}.engram"

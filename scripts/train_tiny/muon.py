@@ -40,7 +40,8 @@ class Muon:
             if not moving:
                 continue
             directions = [self._momentum(one).reshape(-1, rows, columns) for one in moving]
-            steps = _orthogonal(torch.cat(directions)).split([len(one) for one in directions])
+            sizes = [len(one) for one in directions]
+            steps = torch.split_with_sizes(_orthogonal(torch.cat(directions)), sizes)
             size = self.lr * max(1.0, rows / columns) ** 0.5
             for one, step in zip(moving, steps, strict=True):
                 one.add_(step.reshape(one.shape), alpha=-size)

@@ -19,9 +19,9 @@ __all__ = ["Ask", "asks", "main", "suite_text"]
 _SEED = 4100
 _PER_CLASS = 4
 _LENGTH = 97
-_BUCKET, _CHUNK = 16, 7
+_WINDOW, _CHUNK = 16, 7
 
-Rule = Callable[[int, int], bool]
+Rule = Callable[[str, int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +42,27 @@ class Ask:
 _LOOPS: dict[str, tuple[str, int, int]] = {
     "edge": ("edge", 40, 16),
     "near": ("loop-near", 40, 16),
+    "early": ("loop-near", 15, 16),
+    # The prompt fills its last token bucket.
+    "bucket": ("loop-near", 48, 24),
     "behind-2": ("loop-2", 56, 40),
     "behind-1": ("loop-1", 56, 40),
 }
-# class -> (family, which answer: (its position, its distance) -> whether it serves)
+# class -> (family, which answer: (query mark, position, distance) -> whether it serves)
 _QUERIES: dict[str, tuple[str, Rule]] = {
-    "ask-near": ("recall-near", lambda at, back: at > 40 and back > 0),
-    "ask-2": ("recall-2", lambda at, back: at > 40 and back > 0),
-    "ask-1": ("recall-1", lambda at, back: at > 40 and back > 0),
-    "ask-far-1": ("recall-1", lambda _, back: back >= 48),
-    "ask-absent": ("recall-near", lambda at, back: at > 40 and back == 0),
-    # The prompt fills its last token bucket.
-    "ask-bucket": ("recall-near", lambda at, back: at % _BUCKET == 0 and back > 0),
+    "ask-near": ("recall-near", lambda _, at, back: at > 40 and back > 0),
+    # Under a mark other than `?` the answer is another letter than the one that was given.
+    "ask-moved": ("recall-near", lambda mark, at, back: mark != "?" and at > 40 and back > 0),
+    "ask-2": ("recall-2", lambda _, at, back: at > 40 and back > 0),
+    "ask-1": ("recall-1", lambda _, at, back: at > 40 and back > 0),
+    "ask-far": ("recall-1", lambda *found: found[2] >= 48),
+    "ask-absent": ("recall-near", lambda _, at, back: at > 40 and back == 0),
     # Within the first window: rows whose window has room for what should not be there.
-    "ask-early": ("recall-near", lambda at, back: 6 < at < _BUCKET and back > 0),
+    "ask-early": ("recall-near", lambda _, at, back: 6 < at < _WINDOW and back > 0),
     # The value stands where chunks of seven cut its group of two.
     "ask-cut": (
         "recall-2",
-        lambda at, back: back > 0 and (at - 1 - back) % (2 * _CHUNK) == _CHUNK - 1,
+        lambda _, at, back: back > 0 and (at - 1 - back) % (2 * _CHUNK) == _CHUNK - 1,
     ),
 }
 
@@ -75,7 +78,7 @@ def asks() -> Iterator[Ask]:
     for name, (family, serves) in _QUERIES.items():
         number = 0
         for task in _tasks(name, family):
-            found = [at for at, back in task.answers.items() if serves(at, back)]
+            found = [at for at, back in task.answers.items() if serves(task.text[at - 2], at, back)]
             if found and number < _PER_CLASS:
                 number += 1
                 at = found[0]

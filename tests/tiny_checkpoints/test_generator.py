@@ -36,7 +36,7 @@ def test_another_process_with_another_hash_seed_writes_the_same_bytes(
     assert len(same) == 22
 
 
-@pytest.mark.parametrize("variant", ["steady", "tiny-D"])
+@pytest.mark.parametrize("variant", ["steady", "tiny-D", "tiny-T"])
 def test_other_variants_equal_their_manifest(variant: str, tmp_path: Path) -> None:
     assert generate(variant, tmp_path / "x") == tmp_path / "x"
 
@@ -119,3 +119,25 @@ def test_every_parameter_varies(tiny_a: Path) -> None:
 def test_writing_twice_in_one_process_gives_the_same_hashes(tiny_a: Path, tmp_path: Path) -> None:
     write_checkpoint(VARIANTS["tiny-A"], tmp_path)
     assert measured_hashes(tmp_path) == measured_hashes(tiny_a)
+
+
+def test_a_trained_variant_is_copied_and_its_damage_named(tmp_path: Path) -> None:
+    place = generate("tiny-T", tmp_path / "tiny-T")
+    shard = place / "model-00003-of-00009.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(InputError, match=r"tensor layers\.1\."):
+        generate("tiny-T", place)
+
+
+def test_a_package_without_the_trained_weights_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiny_checkpoints import stored
+
+    monkeypatch.setattr(stored.resources, "files", lambda _: tmp_path / "package")
+    with pytest.raises(InputError, match="install the package again"):
+        stored.stored_directory(VARIANTS["tiny-T"])
+    with pytest.raises(InputError, match="install the package again"):
+        generate("tiny-T", tmp_path / "x")
