@@ -29,7 +29,6 @@ Fault = Callable[[LLM], None]
 InputChange = Callable[[StepInputs, Worker], StepInputs]
 
 _SKIPPED_LABEL = "moe.2"
-_SHIFTED_LAYER = 3
 # The page pool takes the pages back after so many tokens.
 _REUSED_AFTER = 3
 
@@ -195,10 +194,10 @@ def _skipped_collective(engine: LLM) -> None:
 
 
 def _wrong_expert_shard(engine: LLM) -> None:
-    """Rank 1 answers for the experts of rank 0 with its own weights, in one layer."""
-    moe = _workers(engine)[1].model._blocks[_SHIFTED_LAYER]._moe
-    first, last = moe._span
-    moe._span = (0, last - first)
+    """Rank 1 answers for the experts of rank 0 with its own weights."""
+    for block in _workers(engine)[1].model._blocks:
+        first, last = block._moe._span
+        block._moe._span = (0, last - first)
 
 
 def _sums_of_another_batch(engine: LLM) -> None:
@@ -296,7 +295,7 @@ ENGINE_FAULTS: dict[str, Fault] = {
     "rank-local argmax": _rank_local_argmax,
     "skipped collective": _skipped_collective,
     "wrong expert shard": _wrong_expert_shard,
-    "seed skew": _on_inputs(_seed_skew, only_rank=1),
+    "seed skew": _on_inputs(_seed_skew, only_rank=0),
     "sink dropped on one rank": _on_op("sparse_attention", _without_sink, only_rank=1),
     "compressor tail lost at a chunk border": _tail_lost,
     "padding leak": _on_inputs(_padding_leaks),

@@ -78,7 +78,7 @@ def tokens(
     if mutation:
         from harness.cli.token_mutation import run_mutation
 
-        raise typer.Exit(run_mutation(checkpoint, out, run))
+        raise typer.Exit(run_mutation(checkpoint, out, run, suite))
     compared = _setting_pairs(cp, ep, moe_capacity, prefill)
     chosen = _narrowed(load_token_suite(suite), pair or [], compared)
     chosen = _with_prompt(chosen, ids, prompt_len, max_tokens)
