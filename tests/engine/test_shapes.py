@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine import LLM
 from engine.config.limits import resolve_limits
-from engine.config.parse import load_model_config
+from engine.config.parse import load_model_config, parse_model_config
 from engine.shapes.inventory import condensed, least_step_bytes, step_bytes
 from engine.shapes.meta_ops import TABLE
 from engine.shapes.plan import lay_out
+from harness.core.engine_face import EngineSettings
 from harness.core.numerics import numerics_named
 from harness.core.ops import OP_SHEET
 from tests.engine.oracle import settings
+
+_REAL_CONFIG = Path(__file__).parents[2] / "engine" / "configs" / "deepseek_v4_1_flash.json"
 
 
 def _report(cp: int, numerics: str, ep: int = 0) -> Any:
@@ -68,6 +72,19 @@ def test_batches_of_their_own_divide_the_routed_experts_alone() -> None:
     assert ranks.collectives_per_layer == 2
     # Four rows of four batches visit more experts than one row does.
     assert ranks.least_step_bytes == pytest.approx(ranks.step_bytes)
+
+
+@pytest.mark.slow
+def test_the_published_configuration_lies_evenly_on_sixty_four_batches() -> None:
+    config = parse_model_config(_REAL_CONFIG)
+    limits = resolve_limits(EngineSettings(str(_REAL_CONFIG.parent), ep=64), config)
+    report = lay_out(config, limits, numerics_named("trn2"), 1, 64)
+    shapes = {shape.name: shape.shape for shape in report.tensors}
+    assert shapes["blocks.0.moe.w13.codes"][0] == 6  # of 384 experts
+    assert len(set(report.resident_bytes)) == 1
+    # 40 layers of one packed gather and one scatter; everything else is whole on a rank.
+    assert [step.collectives for step in report.steps] == [80, 80]
+    assert report.step_bytes == pytest.approx(report.least_step_bytes)
 
 
 def test_every_op_of_the_sheet_has_a_shape_rule() -> None:
