@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 @_checkpoint.command("make")
 def make(
-    variant: Annotated[str, typer.Argument(help="tiny-A, tiny-B, tiny-D or steady")],
+    variant: Annotated[str, typer.Argument(help="tiny-A, tiny-B, tiny-D, tiny-T or steady")],
     directory: Annotated[Path, typer.Argument(help="where it shall stand")],
 ) -> None:
     """Generate a tiny checkpoint, the same bits on every machine; reuse one that is intact."""
