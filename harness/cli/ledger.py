@@ -10,7 +10,6 @@ import typer
 from harness.cli import engine_options as on
 from harness.cli.device_options import AllowFallback, OpsWord
 from harness.cli.session import DEFAULT_OUT, console, recording
-from harness.core.engine_face import EngineSettings
 from harness.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -46,27 +45,16 @@ def ledger(
     run: Annotated[Path | None, typer.Option(help="Add to this run.")] = None,
 ) -> None:
     """Measure decode steps by region and collective, with an estimate beside every op."""
+    options = {**locals(), "allowed_fallbacks": allow_fallback, "ops": None}
+    from engine.environment import with_environment
     from harness.cli.checkpoint_place import checkpoint_directory
     from harness.cli.op_choice import with_ops
     from harness.cli.step_ledger import measure_ledger
     from harness.run.microbench import read_calibration
 
     constants = read_calibration(calibration) if calibration else None
-    directory = checkpoint_directory("tiny-A", checkpoint)
-    asked = EngineSettings(
-        str(directory),
-        cp=cp,
-        ep=ep,
-        numerics=numerics,
-        device=device,
-        enforce_eager=enforce_eager,
-        compile_backend=compile_backend,
-        max_model_len=max_model_len,
-        num_kv_blocks=num_kv_blocks,
-        allowed_fallbacks=tuple(allow_fallback or ()),
-        time_limit_s=time_limit_s,
-    )
-    settings = with_ops(asked, ops)
+    options["checkpoint"] = checkpoint_directory("tiny-A", checkpoint)
+    settings = with_ops(with_environment(on.engine_settings(options)), ops)
     backend = "device" if device == "neuron" else "interpret"
     with recording(out, run, backend=backend) as store:
         found = measure_ledger(settings, input_len, steps, constants)
