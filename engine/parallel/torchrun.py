@@ -49,6 +49,8 @@ __all__ = ["TerminatedError", "TorchrunExecutor", "first_cause"]
 
 _START_LIMIT_S = 120.0
 _GRACE_S = 3.0
+# Followers end with the engine they served, so that a second one would find none.
+_HAS_SERVED = threading.Event()
 
 
 class TerminatedError(RankError):
@@ -59,7 +61,8 @@ class TorchrunExecutor:
     """This process's rank, and on rank 0 the lead; see engine.parallel.executor.Executor.
 
     Raises:
-        UsageError: torchrun started another number of ranks than the settings have.
+        UsageError: torchrun started another number of ranks than the settings have, or this
+            process has opened an engine before.
         RankError: a rank did not come up.
         SystemExit: on other ranks than 0, when rank 0 closes its engine.
     """
@@ -73,6 +76,12 @@ class TorchrunExecutor:
     ) -> None:
         self._topology = Topology.of(settings)
         launch.check(self._topology)
+        if dist.is_initialized() or _HAS_SERVED.is_set():
+            raise UsageError(
+                "torchrun's ranks serve one engine, this command opens another: give it one "
+                "setting, or start it without torchrun"
+            )
+        _HAS_SERVED.set()
         self._launch = launch
         self._limit_s = settings.time_limit_s
         self._buffer = bytearray(RING_BYTES)

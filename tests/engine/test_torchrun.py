@@ -18,7 +18,7 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from engine import LLM
-from engine.parallel import store_link
+from engine.parallel import store_link, torchrun
 from engine.parallel.failure import Failure
 from engine.parallel.launch import Launch
 from engine.parallel.message import Message
@@ -72,6 +72,19 @@ def test_another_number_of_ranks_than_the_settings_have_is_refused() -> None:
     launch.check(Topology(4, 2))
     with pytest.raises(UsageError, match=r"8 ranks were started .*, --cp 4 --ep 4 needs 4"):
         launch.check(Topology(4, 1))
+
+
+def test_a_second_engine_under_one_launch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = threading.Event()
+    served.set()
+    monkeypatch.setattr(torchrun, "_HAS_SERVED", served)
+    small = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+    for name, value in {**_ENVIRONMENT, **small}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"4 ranks were started .*, --cp 2 --ep 2 needs 2"):
+        LLM(settings(cp=2))
+    with pytest.raises(UsageError, match="torchrun's ranks serve one engine, this command opens"):
+        LLM(settings(cp=4))
 
 
 def _links(size: int, limit_s: float = 20.0) -> list[StoreLink]:
