@@ -1,6 +1,6 @@
 """`python -m scripts.train_tiny.prompts OUT.toml`: the prompts of suites/tokens/recall.toml.
 
-Drawn from the tasks by a seed and a rule a class, without a look at what the model says.
+Drawn from the tasks by a seed and a rule a class; the rules say where the faults of a class act.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Ask:
 _LOOPS: dict[str, tuple[str, int, int]] = {
     "edge": ("edge", 40, 16),
     "near": ("loop-near", 40, 16),
-    "early": ("loop-near", 15, 16),
+    # Within the first window: rows whose window has room for what should not be there.
+    "early": ("loop-near", 10, 16),
     # The prompt fills its last token bucket.
     "bucket": ("loop-near", 48, 24),
     "behind-2": ("loop-2", 56, 40),
@@ -70,7 +71,8 @@ _QUERIES: dict[str, tuple[str, Rule]] = {
 def asks() -> Iterator[Ask]:
     """Every prompt, in the suite's order."""
     for name, (family, length, num_tokens) in _LOOPS.items():
-        for number, task in enumerate(_tasks(name, family), start=1):
+        begun = (task for task in _tasks(name, family) if _period(task) + 3 <= length)
+        for number, task in enumerate(begun, start=1):
             text = _whole_round(task, length + num_tokens)
             yield Ask(f"{name}-{number}", text[:length], text[length:])
             if number == _PER_CLASS:
@@ -93,9 +95,13 @@ def _tasks(name: str, family: str) -> Iterator[Task]:
         yield draw_task(FAMILIES[family], _LENGTH, rng)
 
 
+def _period(task: Task) -> int:
+    return min(task.answers) - 1
+
+
 def _whole_round(task: Task, length: int) -> str:
     """The repeated string at `length` tokens."""
-    period = min(task.answers) - 1
+    period = _period(task)
     unit = task.text[1 : 1 + period]
     return (task.text[0] + unit * (length // period + 1))[:length]
 
