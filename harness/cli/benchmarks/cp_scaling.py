@@ -20,9 +20,9 @@ from harness.core.engine_face import EngineFace, EngineSettings
 __all__ = ["cp_scaling_figures"]
 
 _GOAL = 1.4
-_PROMPT_LEN = 512
+_PROMPT_LEN = 256
 _CHUNK = 128
-_PAIRS = 5
+_PAIRS = 3
 
 
 def cp_scaling_figures(checkpoint: Path) -> list[Figure]:
@@ -49,18 +49,20 @@ def cp_scaling_figures(checkpoint: Path) -> list[Figure]:
         start = time.process_time()
         _prefill(single)
         only_s = time.process_time() - start
+    gain = 1 / ratio
     against = f"cp=1, {source_hash(Worker)}"
     name = f"prefill {_PROMPT_LEN}, {checkpoint.name}, fast, one thread a rank"
     return [
         Figure(f"{name}: cp=1", _PROMPT_LEN / theirs_s, "tokens/s"),
         Figure(f"{name}: cp=2", _PROMPT_LEN / ours_s, "tokens/s"),
-        _gain(f"{name}: cp=2 / cp=1", 1 / ratio, against),
-        _gain(f"{name}: processor time of cp=1 / busier rank of cp=2", only_s / rank_s, against),
+        Figure(f"{name}: cp=2 / cp=1", gain, "times", f">= {_GOAL:g}", gain >= _GOAL, against),
+        Figure(
+            f"{name}: processor time of cp=1 / busier rank of cp=2",
+            only_s / rank_s,
+            "times",
+            baseline=against,
+        ),
     ]
-
-
-def _gain(name: str, gain: float, against: str) -> Figure:
-    return Figure(name, gain, "times", f">= {_GOAL:g}", gain >= _GOAL, against)
 
 
 def _busiest_s(engine: LLM) -> float:
