@@ -38,7 +38,7 @@ def test_a_wrong_op_is_found_in_the_first_layer_that_uses_it(command, checkpoint
 @pytest.mark.parametrize(
     ("fault", "options", "call"),
     [
-        ("wrong expert shard", {"cp": 2}, OpCall(3, "linear_fp4_grouped", 0)),
+        ("wrong expert shard", {"cp": 2}, OpCall(0, "linear_fp4_grouped", 0)),
         ("window off by one", {"token_bucket": 16}, OpCall(0, "sparse_attention", 0)),
     ],
 )
