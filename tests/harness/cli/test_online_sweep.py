@@ -198,7 +198,7 @@ def test_an_ended_sweep_takes_its_server_along_and_resumes(
 ) -> None:
     spec = tmp_path / "matrix.toml"
     spec.write_text(
-        'input_lens = [4, 8]\noutput_len = [3, 100]\nnumerics = ["exact"]\nnum_repeats = 3\n'
+        'input_lens = [4, 8, 12, 16]\noutput_len = 100\nnumerics = ["exact"]\nnum_repeats = 1\n'
     )
     options = [
         *("sweep", "--spec", spec, "--checkpoint", CHECKPOINT, "--online"),
@@ -206,7 +206,7 @@ def test_an_ended_sweep_takes_its_server_along_and_resumes(
     ]
     command = [sys.executable, "-c", "from harness.cli.main import main; main()", *options]
     process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(tmp_path.glob("runs/*/sweep.jsonl")) or not records(tmp_path / "runs"):
         assert time.monotonic() < deadline
         assert process.poll() is None
