@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.run.inputs import Snapshot, build_inputs
 from harness.core.op_axes import LAYOUTS
+from harness.run.inputs import Snapshot, build_inputs
 from tests.harness.run.problems import small_case
 
 
