@@ -66,7 +66,7 @@ def _figure(
         _input_ticks(measured, sorted({row["input_len"] for row in rows if row["input_len"]}))
         measured.set_ylim(bottom=0)
         if any(line.label for line in series):
-            measured.legend(fontsize=8.5)
+            measured.legend(fontsize=8.5, loc="upper left")
         _draw_published(beside, published)
         tune(beside, x_label="input tokens", y_label="", title="published elsewhere")
         svg = to_svg(canvas, name)
@@ -148,7 +148,7 @@ def _draw_published(
     axes.set_xticks(lengths, names)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper left")
     axes.spines["left"].set_color(GRID)
 
 

@@ -36,7 +36,7 @@ def scaling_figure(rows: Sequence[dict[str, Any]]) -> Figure | None:
             axes.xaxis.set_major_locator(FixedLocator(ranks))
             axes.xaxis.set_minor_locator(NullLocator())
             axes.set_ylim(bottom=0)
-        pair[0].legend(fontsize=8.5)
+        pair[0].legend(fontsize=8.5, loc="upper left")
         svg = to_svg(canvas, "scaling")
     return Figure(
         name="scaling",
@@ -68,7 +68,7 @@ def concurrency_figure(rows: Sequence[dict[str, Any]]) -> Figure | None:
             _link(axes, loads, medians, line, line.points)
         tune(axes, x_label="requests in flight", y_label="TPOT ms")
         axes.set_ylim(bottom=0)
-        axes.legend(fontsize=8.5)
+        axes.legend(fontsize=8.5, loc="lower right")
         svg = to_svg(canvas, "concurrency")
     return Figure(
         name="concurrency",
@@ -92,7 +92,7 @@ def pareto_figure(rows: Sequence[dict[str, Any]]) -> Figure | None:
         front = _front(measured)
         axes.plot(*zip(*front, strict=True), color=GRID, linestyle="--", label="best of both")
         tune(axes, x_label="TPOT ms", y_label="output tokens/s")
-        axes.legend(fontsize=8.5)
+        axes.legend(fontsize=8.5, loc="lower right")
         svg = to_svg(canvas, "pareto")
     return Figure(
         name="pareto",
