@@ -50,7 +50,10 @@ def test_csv_goes_to_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run(*arguments) == ExitCode.USAGE
     assert "name --out DIR" in capsys.readouterr().err
     assert run(*arguments, "--out", tmp_path / "csv") == ExitCode.PASS
-    assert [path.name for path in (tmp_path / "csv").iterdir()] == ["sweep.csv"]
+    assert sorted(path.name for path in (tmp_path / "csv").iterdir()) == [
+        "bench.csv",
+        "sweep.csv",
+    ]
 
 
 def test_a_directory_of_runs_lists_them_with_their_verdicts(
