@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import main
+from tests.harness.cli.command_line import run
 from tiny_checkpoints.generator import generate
 
 Command = Callable[..., int]
@@ -76,12 +76,6 @@ def gate_spec(tmp_path: Path) -> Path:
 @pytest.fixture
 def command() -> Command:
     """Run `neuron-harness ...` in this process and return its exit code."""
-
-    def run(*arguments: object) -> int:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        return int(ended.value.code or 0)
-
     return run
 
 

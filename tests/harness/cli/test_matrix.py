@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.cli.main import main
 from harness.core.errors import ExitCode
+from tests.harness.cli.command_line import run
 
 CHECKPOINT = Path(__file__).parents[2] / "data" / "oracle" / "steady_mtp"
 # input x output x concurrency x cp x ep x backend x buckets x request rate
@@ -32,12 +32,6 @@ num_repeats = 1
 [engine]
 num_threads = 1
 """
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
 
 
 @pytest.fixture

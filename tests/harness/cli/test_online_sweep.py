@@ -17,7 +17,7 @@ import pytest
 
 import engine
 from harness.cli.engine_options import engine_arguments
-from harness.cli.main import build_app, main
+from harness.cli.main import build_app
 from harness.cli.op_choice import KERNEL_OPS
 from harness.cli.served import started
 from harness.core.engine_face import EngineSettings
@@ -26,6 +26,7 @@ from harness.core.latency import failure_of
 from harness.run.client.completion import CompletionRequest
 from tests.engine.serve.running import running
 from tests.fakes.formula_engine import formula_engine
+from tests.harness.cli.command_line import run
 
 CHECKPOINT = Path(__file__).parents[2] / "data" / "oracle" / "long"
 MATRIX = """
@@ -36,12 +37,6 @@ num_warmups = 2
 num_repeats = 2
 request_rates = [0.0, 100.0]
 """
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
 
 
 def records(out: Path) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.cli.main import main
 from harness.core.errors import ExitCode
+from tests.harness.cli.command_line import run
 
 CHECKPOINT = Path(__file__).parents[2] / "data" / "oracle" / "steady_mtp"
 MATRIX = """
@@ -19,12 +19,6 @@ cps = [1, 2]
 num_repeats = 2
 request_rates = [0.0, 4.0]
 """
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from harness.cli.main import main
 from harness.cli.ray_cluster import NEURON_CORES
 from harness.cli.ray_executor import demand_of
 from harness.cli.ray_parity import case_groups, parity_demand
 from harness.core.case import Case
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import ExitCode
+from tests.harness.cli.command_line import run
 
 CHECKPOINT = Path(__file__).parents[2] / "data" / "oracle" / "steady_mtp"
 MATRIX = """
@@ -27,12 +27,6 @@ num_repeats = 2
 [engine]
 num_threads = 1
 """
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    return int(caught.value.code or 0)
 
 
 def records(out: Path, kind: str = "sweep") -> dict[str, dict[str, Any]]:

@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import main
 from harness.core.errors import ExitCode
+from tests.harness.cli.command_line import run
 from tests.reports.sample_run import DATA, green_records, write_run
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    code = ended.value.code
-    return 0 if code is None else int(code)
 
 
 @pytest.fixture(autouse=True)
