@@ -17,6 +17,7 @@ from references.number_formats import (
     encode_e4m3,
     encode_ue8m0,
     power_of_two_ceiling,
+    rounded_to_e4m3,
 )
 from references.operands import require_codes, require_float, require_multiple, require_shape
 from references.precision import activation_dtype
@@ -72,5 +73,5 @@ def rounded_to_fp8(x: torch.Tensor, fp8_max: int, dtype: torch.dtype) -> torch.T
     blocks, scale = _blocks_and_scale(x, fp8_max)
     # The scale is at least amax / fp8_max, but for one float32 rounding that the cast swallows:
     # no clamp is needed here. x / scale is exact up to that cast.
-    on_grid = (blocks / scale).to(torch.float8_e4m3fn).to(dtype).mul_(scale)
+    on_grid = rounded_to_e4m3(blocks / scale).to(dtype).mul_(scale)
     return on_grid.reshape(x.shape)

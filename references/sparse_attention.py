@@ -12,8 +12,10 @@ from references.values import has_values
 __all__ = ["sparse_attention"]
 
 _SCORE_FLOOR = -1e30
-# Rows are taken in slices so that the gathered keys stay below about 64 MiB.
-_GATHERED_VALUES = 1 << 23
+# Rows are taken in slices whose gathered keys stay in a core's cache until they are used. A graph
+# holds every slice anew, so there they only stay below about 64 MiB.
+_CACHED_VALUES = 1 << 19
+_CAPTURED_VALUES = 1 << 23
 
 
 def sparse_attention(
@@ -46,11 +48,28 @@ def sparse_attention(
     if indices.numel() == 0 or kv.shape[0] == 0:
         require(not bool((indices >= 0).any()), "sparse_attention", "kv has no row to select")
         return torch.zeros_like(q, dtype=activation_dtype(numerics))
-    attend = _attend_all if _all_name_a_row(indices, kv.shape[0]) else _attend_present
-    slice_rows = max(1, _GATHERED_VALUES // (indices.shape[1] * head_dim))
+    all_present = _all_name_a_row(indices, kv.shape[0])
+    attend = _attend_all if all_present else _attend_present
+    table, rows = _key_table(kv, indices, accumulate_dtype(numerics), all_present=all_present)
+    num_values = _CACHED_VALUES if has_values(indices) else _CAPTURED_VALUES
+    slice_rows = max(1, num_values // (indices.shape[1] * head_dim))
     slices = [slice(first, first + slice_rows) for first in range(0, num_rows, slice_rows)]
-    parts = [attend(q[rows], kv, indices[rows], sink, scale, numerics) for rows in slices]
+    parts = [attend(q[part], table, rows[part], sink, scale, numerics) for part in slices]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _key_table(
+    kv: torch.Tensor, indices: torch.Tensor, dtype: torch.dtype, *, all_present: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys [N, D] and the row of each index [T, M]; the last key is zero where some are absent."""
+    if kv.shape[0] > indices.numel():
+        kv = kv.index_select(0, indices.clamp(min=0).flatten())
+        own = torch.arange(len(kv), device=kv.device).view(indices.shape)
+        indices = own if all_present else torch.where(indices < 0, -1, own)
+    kv = kv.to(dtype)
+    if all_present:
+        return kv, indices
+    return torch.cat([kv, kv.new_zeros(1, kv.shape[1])]), torch.where(indices < 0, len(kv), indices)
 
 
 def _all_name_a_row(indices: torch.Tensor, num_rows: int) -> bool:
@@ -68,17 +87,15 @@ def _all_name_a_row(indices: torch.Tensor, num_rows: int) -> bool:
 
 def _attend_present(
     q: torch.Tensor,
-    kv: torch.Tensor,
-    indices: torch.Tensor,
+    table: torch.Tensor,
+    rows: torch.Tensor,
     sink: torch.Tensor,
     scale: float,
     numerics: Numerics,
 ) -> torch.Tensor:
-    """Indices of which some are -1."""
-    absent = indices < 0
-    # Row 0 stands in for an absent key and may hold anything, NaN included.
-    keys = kv[indices.clamp(min=0)].masked_fill_(absent.unsqueeze(-1), 0.0)
-    keys = keys.to(accumulate_dtype(numerics))
+    """Rows of which some are the table's last, which is no key."""
+    keys = _gathered(table, rows)
+    absent = rows == table.shape[0] - 1
     scores = torch.bmm(q.to(keys.dtype), keys.transpose(1, 2)).mul_(scale)
     scores.masked_fill_(absent.unsqueeze(1), -torch.inf)
     o = _weighted_sum(scores, keys, sink, numerics)
@@ -88,16 +105,21 @@ def _attend_present(
 
 def _attend_all(
     q: torch.Tensor,
-    kv: torch.Tensor,
-    indices: torch.Tensor,
+    table: torch.Tensor,
+    rows: torch.Tensor,
     sink: torch.Tensor,
     scale: float,
     numerics: Numerics,
 ) -> torch.Tensor:
-    """Indices that all name a row."""
-    keys = kv[indices].to(accumulate_dtype(numerics))  # [T, M, D]
+    """Rows that are all keys."""
+    keys = _gathered(table, rows)
     scores = torch.bmm(q.to(keys.dtype), keys.transpose(1, 2)).mul_(scale)
     return _weighted_sum(scores, keys, sink, numerics)
+
+
+def _gathered(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """[T, M, D]: rows [T, M] of the table."""
+    return table.index_select(0, rows.flatten()).view(*rows.shape, table.shape[1])
 
 
 def _weighted_sum(

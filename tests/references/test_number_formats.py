@@ -19,6 +19,7 @@ from references.number_formats import (
     encode_e4m3,
     encode_ue8m0,
     power_of_two_ceiling,
+    rounded_to_e4m3,
 )
 from references.precision import rounded
 
@@ -57,6 +58,27 @@ def test_bytes_up_to_240_are_the_same_in_both_e4m3_formats() -> None:
     fits = np.abs(ocp) <= 240
     np.testing.assert_array_equal(ocp[fits], ieee[fits])
     assert not np.isfinite(ieee[~fits]).any()
+
+
+def test_many_values_round_to_e4m3_by_arithmetic_as_few_do_by_the_cast() -> None:
+    every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(torch.bfloat16).float()
+    between = torch.linspace(-448.0, 448.0, 100_001)
+    ties = (torch.arange(-464, 465) / 2.0**10).repeat(9) * 2.0 ** torch.arange(9).repeat_interleave(
+        929
+    )
+    values = torch.cat([every[every.abs() <= 448], between, ties[ties.abs() <= 448]])
+    many = rounded_to_e4m3(values)
+    few = torch.cat([rounded_to_e4m3(part) for part in values.split(1000)])
+    expected = values.numpy().astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    assert len(values) > 100_000
+    assert many.numpy().tobytes() == expected.tobytes()
+    assert few.numpy().tobytes() == expected.tobytes()
+
+
+def test_what_is_no_number_stays_so_on_the_e4m3_grid() -> None:
+    values = torch.full((1 << 14,), torch.nan)
+    assert torch.isnan(rounded_to_e4m3(values)).all()
+    assert torch.isnan(rounded_to_e4m3(values[:4])).all()
 
 
 def test_every_bf16_value_gets_the_e2m1_nibble_of_ml_dtypes() -> None:
