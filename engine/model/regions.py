@@ -68,14 +68,17 @@ def bucket_of(inputs: StepInputs) -> Bucket:
 def of_static_width(inputs: StepInputs) -> StepInputs:
     """The same step with as many cache writes as rows: the last is made again and again.
 
-    How many rows a chunk keeps is no part of the bucket.
+    How many rows a chunk keeps is no part of the bucket. A batch without work keeps none: its
+    writes go to row 0 of slot 0, which nobody holds then, and whoever takes it writes first.
     """
     width = inputs.padded_rows
 
     def widened(rows: Tensor) -> Tensor:
         missing = width - rows.shape[0]
-        if missing <= 0 or not rows.shape[0]:
+        if missing <= 0:
             return rows
+        if not rows.shape[0]:
+            return rows.new_zeros(width)
         return torch.cat([rows, rows[-1:].expand(missing)])
 
     by_ratio = {
