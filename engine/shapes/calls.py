@@ -12,6 +12,7 @@ import torch
 from engine.config.limits import EngineLimits
 from engine.config.model import ModelConfig
 from engine.ops import OpObserver
+from engine.parallel.topology import Topology
 from engine.shapes.plan import StepCounter
 from engine.weights.checkpoint import MetaCheckpoint
 from engine.weights.layout import RankLayout
@@ -33,6 +34,7 @@ def step_calls(
     numerics: Numerics,
     cp: int,
     *,
+    ep: int = 0,
     moe_capacity: int = 0,
     num_sequences: int = 1,
 ) -> StepCalls:
@@ -43,13 +45,18 @@ def step_calls(
     depends on the prompt, and such calls are named apart.
 
     Args:
+        ep: as in EngineSettings; experts take rows of every batch.
         moe_capacity: slots of an expert in steps with prompt rows; 0: no limit.
-        num_sequences: most that decode together.
+        num_sequences: most that decode together in a batch.
+
+    Raises:
+        UsageError: the ranks do not divide the heads, or ep is no multiple of cp.
     """
-    layout = RankLayout(config, numerics, 0, cp)
+    topology = Topology.sharing(cp, ep)
+    layout = RankLayout(config, numerics, 0, cp, 0, topology.num_batches)
     weights = WeightLoader(MetaCheckpoint(), layout).load(with_draft=bool(limits.backtrack))
     counter = StepCounter(config, limits, numerics, layout, weights)
-    routing = _Routing(config, cp, moe_capacity, num_sequences)
+    routing = _Routing(config, topology.num_ranks, moe_capacity)
     found: dict[OpCall, None] = {}
     unknown: dict[OpCall, None] = {}
     seen: list[OpCall] = []
@@ -101,9 +108,8 @@ class _Routing:
     """How many rows the router gives this rank's experts."""
 
     config: ModelConfig
-    cp: int
+    num_ranks: int
     capacity: int
-    num_sequences: int
 
     def variants(self, call: OpCall, step: _Step) -> tuple[OpCall, ...]:
         """The call in every shape it may have; () where that depends on a prompt."""
@@ -120,7 +126,7 @@ class _Routing:
             return tuple(call.with_rows(rows, places) for rows in range(1, most + 1))
         if not self.capacity:
             return ()
-        num_experts = -(-self.config.num_experts // self.cp)
+        num_experts = -(-self.config.num_experts // self.num_ranks)
         return (call.with_rows(num_experts * self.capacity, places),)
 
 
@@ -203,7 +209,7 @@ def _is_routed(call: OpCall, top_k: int) -> bool:
 
 
 def _has_route_weight(call: OpCall) -> bool:
-    return any(argument.kind == "tensor" for argument in call.arguments[1:])
+    return call.arguments[3].kind == "tensor"
 
 
 def _gathered(call: OpCall) -> OpCall:

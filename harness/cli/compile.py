@@ -99,6 +99,7 @@ def _calls(spec: SweepSpec, checkpoint: Path) -> tuple[tuple[OpCall, ...], tuple
             resolve_limits(settings, config),
             resolve_numerics(settings),
             settings.cp,
+            ep=settings.ep,
             moe_capacity=settings.moe_capacity,
             num_sequences=max(spec.all_concurrencies),
         )

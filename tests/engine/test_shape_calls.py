@@ -46,19 +46,28 @@ _PATHS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("path", "cp"),
+    ("path", "cp", "ep"),
     [
-        ("plain", 1),
-        ("plain", 4),
-        ("prefill attention", 1),
-        ("slots of experts", 4),
-        ("drafts", 1),
+        ("plain", 1, 0),
+        ("plain", 4, 0),
+        ("plain", 1, 2),
+        ("plain", 2, 4),
+        ("prefill attention", 1, 0),
+        ("slots of experts", 4, 0),
+        ("slots of experts", 1, 2),
+        ("drafts", 1, 0),
     ],
 )
-def test_every_call_of_a_run_is_listed(checkpoint: Path, cp: int, path: str) -> None:
+def test_every_call_of_a_run_is_listed(checkpoint: Path, cp: int, ep: int, path: str) -> None:
     changes = _PATHS[path]
     settings = EngineSettings(
-        str(checkpoint), cp=cp, num_threads=1, context_buckets=(32, 64), max_model_len=96, **changes
+        str(checkpoint),
+        cp=cp,
+        ep=ep,
+        num_threads=1,
+        context_buckets=(32, 64),
+        max_model_len=96,
+        **changes,
     )
     config = load_model_config(checkpoint)
     calls = step_calls(
@@ -66,13 +75,16 @@ def test_every_call_of_a_run_is_listed(checkpoint: Path, cp: int, path: str) -> 
         resolve_limits(settings, config),
         resolve_numerics(settings),
         cp,
+        ep=ep,
         moe_capacity=settings.moe_capacity,
     )
     made: set[OpCall] = set()
 
     def seen(op: str, arguments: tuple[Any, ...], _: Any) -> None:
-        if op != "engram_lookup":  # listed as the device sees it: with the gathered rows
-            made.add(OpCall(op, tuple(map(_described, arguments))))
+        call = OpCall(op, tuple(map(_described, arguments)))
+        # A lookup is listed as the device sees it; a rank without a routed row launches nothing.
+        if op != "engram_lookup" and (op not in _ROUTED or call.arguments[0].shape[0]):
+            made.add(call)
 
     with LLM.in_one_process(settings) as llm:
         assert isinstance(llm.executor, LockstepExecutor)
@@ -81,9 +93,10 @@ def test_every_call_of_a_run_is_listed(checkpoint: Path, cp: int, path: str) -> 
         (said,) = llm.generate([list(range(3, 60))], max_tokens=12)
     # How a prompt's rows fall on experts depends on the prompt: without slots only decode rows are
     # listed. A layer that overflows its slots runs again without them.
-    has_reruns = bool(settings.moe_capacity) and said.counters.get("moe_reruns", 1.0) > 0
+    has_reruns = settings.moe_capacity > 0 and said.counters["moe_dense_reruns"] > 0
     is_open = not settings.moe_capacity or has_reruns
-    decode_rows = range(1, config.experts_per_token + 1)
+    num_batches = settings.num_ranks // cp
+    decode_rows = range(1, config.experts_per_token * num_batches + 1)
     open_calls = {
         call
         for call in made
@@ -96,7 +109,7 @@ def test_every_call_of_a_run_is_listed(checkpoint: Path, cp: int, path: str) -> 
     if path == "prefill attention":
         assert "prefill_attention" in {call.op for call in made & set(calls.known)}
     if settings.moe_capacity:
-        slots = config.num_experts // cp * settings.moe_capacity
+        slots = config.num_experts // settings.num_ranks * settings.moe_capacity
         assert slots in {call.arguments[0].shape[0] for call in made if call.op in _ROUTED}
 
 
