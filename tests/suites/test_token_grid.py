@@ -87,3 +87,23 @@ def test_the_shipped_grid_crosses_every_axis_with_every_other() -> None:
     both = [c for c in candidates if c.cp == 2 and c.prefill == "attention" and c.moe_capacity]
     assert {c.speculative for c in both} == {"", "dspark"}
     assert {c.cp for c in candidates if not c.enforce_eager} == {1, 2}
+
+
+def test_the_shipped_matrix_crosses_layouts_chunks_buckets_graphs_and_batches() -> None:
+    suite = load_token_suite("matrix")
+    layouts = {(1, 0), (1, 4), (2, 0), (2, 4), (4, 0)}
+    for numerics in ("exact", "quantised"):
+        pairs = [pair for pair in suite.pairs if pair.oracle.numerics == numerics]
+        ways = {
+            (
+                (one.candidate.cp, one.candidate.ep),
+                one.candidate.max_num_batched_tokens,
+                one.candidate.context_buckets,
+                one.candidate.enforce_eager,
+                one.batch,
+            )
+            for one in pairs
+        }
+        assert {way[0] for way in ways} == layouts
+        assert len(ways) == len(pairs) == len(layouts) * 2 * 2 * 2 * 2
+        assert {one.judge for one in pairs} == {"equal"}
