@@ -27,6 +27,7 @@ from engine.schedule.distribution import SamplingRule
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.weights.layout import RankLayout
+from engine.weights.shard_check import check_shards
 from engine.worker import resolve_numerics
 from harness.core.engine_face import EngineSettings, Generation
 from harness.core.errors import UsageError
@@ -65,6 +66,8 @@ class LLM:
         # Building the layout refuses a cp that does not divide the heads.
         RankLayout(self._config, resolve_numerics(settings), 0, settings.cp)
         launch = Launch.from_environment() if executor is None else None
+        if launch is None:
+            check_shards(settings.checkpoint)
         if settings.device != "cpu":
             num_ranks = launch.local_size if launch else self._topology.num_ranks
             require_device(settings.device, num_ranks, resolve_numerics(settings))

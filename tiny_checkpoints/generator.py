@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from harness.core.shard_sums import has_sums, write_sums
 from tiny_checkpoints.manifest import verify
 from tiny_checkpoints.stored import stored_directory
 from tiny_checkpoints.variants import variant_named
@@ -19,7 +21,8 @@ def generate(variant: str, directory: Path | str) -> Path:
 
     A trained one is copied from the package, others are drawn.
     Written beside the target first and renamed when whole, so that a broken run leaves nothing
-    that looks like a checkpoint. The same bytes on every machine, checked against the manifest.
+    that looks like a checkpoint. The same bytes on every machine, checked against the manifest;
+    a SHA256SUMS beside them lets engines check them again (harness.core.shard_sums).
 
     Args:
         variant: a name of `tiny_checkpoints.variants.VARIANTS`.
@@ -36,6 +39,9 @@ def generate(variant: str, directory: Path | str) -> Path:
     target = Path(directory)
     if _is_taken(target):
         verify(target, chosen.name)
+        if not has_sums(target) and os.access(target, os.W_OK):
+            # Made before engines looked for hashes; a place for reading only stays as it is.
+            write_sums(target)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -45,6 +51,7 @@ def generate(variant: str, directory: Path | str) -> Path:
         else:
             write_checkpoint(chosen, staging)
         verify(staging, chosen.name)
+        write_sums(staging)
         staging.chmod(0o755)
         _move_into_place(staging, target, chosen.name)
     finally:

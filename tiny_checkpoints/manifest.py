@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from harness.core.errors import InputError
+from harness.core.shard_sums import SUMS_FILE, has_sums, verify_sums
 from tiny_checkpoints.recipe import ParameterSource
 from tiny_checkpoints.safetensors_file import Shard, StoredTensor, tensors_digest
 from tiny_checkpoints.stored import stored_directory
@@ -40,8 +41,8 @@ def manifest_of(variant: str) -> dict[str, str]:
 
 
 def measured_hashes(directory: Path) -> dict[str, str]:
-    """The same hashes of what is on disk, for every file of the directory."""
-    return {path.name: _file_hash(path) for path in sorted(directory.iterdir()) if path.is_file()}
+    """The same hashes of what is on disk, for every file but those of hashes (SHA256SUMS)."""
+    return {path.name: _file_hash(path) for path in _content_files(directory)}
 
 
 def fingerprint(directory: Path | str) -> str:
@@ -50,7 +51,7 @@ def fingerprint(directory: Path | str) -> str:
     Over all content up to 1 GiB; beyond, over configuration files, shard headers and sizes,
     because reading hundreds of GiB to name a run is no option.
     """
-    files = sorted(path for path in Path(directory).iterdir() if path.is_file())
+    files = _content_files(Path(directory))
     whole = sum(path.stat().st_size for path in files) <= _FULL_HASH_MAX_BYTES
     digest = hashlib.sha256()
     for path in files:
@@ -61,7 +62,7 @@ def fingerprint(directory: Path | str) -> str:
 
 
 def verify(directory: Path | str, variant: str) -> None:
-    """Compare a directory with the manifest of `variant`.
+    """Compare a directory with the manifest of `variant`, and SHA256SUMS with the shards.
 
     Raises:
         InputError: a file is missing, extra or different; names the file and, in a shard, the
@@ -88,6 +89,8 @@ def verify(directory: Path | str, variant: str) -> None:
     extra = sorted(set(measured) - set(expected))
     if extra:
         raise InputError(place, extra[0], "present", f"not a file of {variant}; remove it")
+    if has_sums(place):
+        verify_sums(place, place.glob("*.safetensors"))
 
 
 def recognised_variant(directory: Path | str) -> str | None:
@@ -103,6 +106,11 @@ def _committed() -> dict[str, dict[str, str]]:
     text = resources.files("tiny_checkpoints").joinpath(MANIFEST_FILE).read_text("utf-8")
     content: dict[str, dict[str, str]] = json.loads(text)
     return content
+
+
+def _content_files(directory: Path) -> list[Path]:
+    files = (path for path in directory.iterdir() if path.is_file())
+    return sorted(path for path in files if path.name != SUMS_FILE)
 
 
 def _file_hash(path: Path) -> str:

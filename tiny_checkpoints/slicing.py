@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import InputError, UsageError
+from harness.core.shard_sums import write_sums
 from tiny_checkpoints.config_files import write_json
 from tiny_checkpoints.geometry import Geometry
 from tiny_checkpoints.inspection import Inspection, inspect_checkpoint, located_tensors
@@ -231,7 +232,8 @@ def _write_rest(
     total: int,
     engram_vocab_size: int,
 ) -> None:
-    """Index, tokenizer and provenance; config.json last, since it makes a checkpoint of it."""
+    """Hashes, index, tokenizer, provenance; config.json last, which makes a checkpoint of it."""
+    write_sums(partial)
     weight_map = {spec.name: file for file, specs in shards.items() for spec in specs}
     write_json(
         partial / INDEX_FILE,

@@ -41,6 +41,7 @@ from engine.parallel.ring import RING_BYTES, CollectiveRing
 from engine.parallel.store_link import Report, SilenceError, StoreLink
 from engine.parallel.topology import Topology
 from engine.schedule.plan import DraftPlan, StepPlan
+from engine.weights.shard_check import check_shards
 from engine.worker import DraftOutput, StepOutput, Worker
 from harness.core.engine_face import EngineSettings
 from harness.core.errors import ExitCode, RankError, UsageError
@@ -89,6 +90,8 @@ class TorchrunExecutor:
         device = open_device(settings.device, launch.local_rank)
         self._link = _join(launch, device.collective_backend, self._limit_s)
         with _ends_when_told(launch.rank), self._reporting():
+            if launch.local_rank == 0:
+                check_shards(settings.checkpoint)  # each host reads files of its own
             ring = CollectiveRing(self._buffer)
             group, experts = distributed_groups(self._topology, launch.rank, ring)
             with _host_tables(config, launch, self._link) as tables:
@@ -165,8 +168,11 @@ class TorchrunExecutor:
         """What goes wrong within is told to rank 0 and becomes a RankError."""
         try:
             yield
-        except UsageError:
+        except UsageError as error:
             self._ended = True
+            # The others wait for this rank, and would not learn why it does not come.
+            failure = Failure(self._launch.rank, f"refuses: {error}", "", time.time_ns(), False)
+            self._link.report(failure, bytes(self._buffer))
             raise
         except Exception as error:
             self._ended = True

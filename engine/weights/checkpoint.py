@@ -98,6 +98,11 @@ class Checkpoint:
         """Names of all tensors."""
         return self._shard_of.keys()
 
+    @property
+    def shards(self) -> list[Path]:
+        """Files that hold a tensor, whether they exist or not."""
+        return sorted(set(self._shard_of.values()))
+
     def has(self, name: str) -> bool:
         """Whether the checkpoint holds `name`."""
         return name in self._shard_of

@@ -43,7 +43,11 @@ def verify_checkpoint(
         bool, typer.Option("--headers-only", help="names, dtypes and shapes, but no values")
     ] = False,
 ) -> None:
-    """Check names, dtypes, shapes and values; a tiny checkpoint also against its hashes."""
+    """Check names, dtypes, shapes and values; a tiny checkpoint also against its hashes.
+
+    Where a SHA256SUMS stands beside the shards, they are compared with it too.
+    """
+    from harness.core.shard_sums import SUMS_FILE, has_sums, verify_sums
     from tiny_checkpoints.inspection import inspect_checkpoint
     from tiny_checkpoints.manifest import recognised_variant, verify
 
@@ -53,13 +57,23 @@ def verify_checkpoint(
         f"{found.num_bytes / 2**20:.2f} MiB, {found.num_ignored} vision tensors ignored"
     )
     variant = recognised_variant(directory)
-    if variant is None:
-        typer.echo("not one of the tiny checkpoints: no hashes to compare with")
-    elif headers_only:
-        typer.echo(f"configuration of {variant}; hashes not compared (--headers-only)")
-    else:
+    if headers_only:
+        named = f"configuration of {variant}" if variant else "not one of the tiny checkpoints"
+        typer.echo(f"{named}; hashes not compared (--headers-only)")
+        return
+    if variant is not None:
         verify(directory, variant)
         typer.echo(f"equal to the manifest of {variant}")
+    elif has_sums(directory):
+        verify_sums(directory, directory.glob("*.safetensors"))
+    if has_sums(directory):
+        typer.echo(f"equal to its {SUMS_FILE}, as every engine checks when it opens")
+    elif variant is None:
+        typer.echo(
+            f"not one of the tiny checkpoints, without {SUMS_FILE}: no hashes to compare with"
+        )
+    else:
+        typer.echo(f"without {SUMS_FILE}: engines open it unchecked; `checkpoint make` adds it")
 
 
 @_checkpoint.command("slice")

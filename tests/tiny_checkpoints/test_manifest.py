@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import InputError, UsageError
+from harness.core.shard_sums import SUMS_FILE
 from tests.tiny_checkpoints.conftest import Edit
+from tiny_checkpoints.generator import generate
 from tiny_checkpoints.manifest import fingerprint, manifest_of, recognised_variant, verify
 from tiny_checkpoints.safetensors_file import StoredTensor
 
@@ -51,6 +53,7 @@ def test_the_same_tensors_in_another_order_still_pass(
     header_bytes = int.from_bytes(before[:8], "little")
     padded = before[8 : 8 + header_bytes] + b" " * 8
     path.write_bytes(len(padded).to_bytes(8, "little") + padded + before[8 + header_bytes :])
+    (own_tiny_a / SUMS_FILE).unlink()  # which is of whole files
     verify(own_tiny_a, "tiny-A")
 
 
@@ -72,6 +75,20 @@ def test_missing_and_extra_files_are_named(own_tiny_a: Path) -> None:
         verify(own_tiny_a, "tiny-A")
     with pytest.raises(InputError, match="directory is 'absent'"):
         verify(own_tiny_a / "nowhere", "tiny-A")
+
+
+def test_hashes_beside_the_shards_are_verified_and_added_where_they_are_missing(
+    own_tiny_a: Path,
+) -> None:
+    sums = own_tiny_a / SUMS_FILE
+    made = sums.read_bytes()
+    sums.write_bytes(made.replace(b"  model-00003", b"  model-x0003"))
+    with pytest.raises(InputError, match=r"hash of model-00003-of-00017\.safetensors is 'absent'"):
+        verify(own_tiny_a, "tiny-A")
+    sums.unlink()
+    verify(own_tiny_a, "tiny-A")
+    generate("tiny-A", own_tiny_a)
+    assert sums.read_bytes() == made
 
 
 def test_another_variant_is_not_taken_for_this_one(tiny_a: Path) -> None:

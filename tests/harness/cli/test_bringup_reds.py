@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.bringup import BringupPlan, stages_of
+from harness.core.shard_sums import SUMS_FILE
 from harness.run.bringup import StageOutcome, carry_out, run_logged
 from harness.run.store import new_run
 from tests.fakes_neuron import stand_in_environment
@@ -33,8 +34,9 @@ def _carried_out(
 
 
 def _with_nan(checkpoint: Path, copy: Path, tensor: str) -> Path:
-    """A copy in which the first element of a bf16 tensor is NaN."""
+    """A copy in which the first element of a bf16 tensor is NaN, and always was: without hashes."""
     shutil.copytree(checkpoint, copy)
+    (copy / SUMS_FILE).unlink()
     index = json.loads((copy / "model.safetensors.index.json").read_text())
     file = copy / index["weight_map"][tensor]
     content = bytearray(file.read_bytes())
