@@ -21,6 +21,7 @@ from engine.device.ops import ops_for_device
 from engine.device.placement import on_device
 from engine.engram.hashing import EngramHash
 from engine.engram.token_map import load_token_map
+from engine.graphs.buckets import draft_buckets, step_buckets
 from engine.graphs.compilers import resolve_compiler
 from engine.graphs.graph_key import graph_key
 from engine.graphs.graph_store import GraphStore, cache_root
@@ -104,6 +105,7 @@ class Worker:
         self.device = self._device.torch_device
         table = ops_for_device(resolve_op_table(settings.ops), self.device)
         self.ops = BoundOps(table, numerics)
+        self._limits = limits
         self._geometry = CacheGeometry.of(config, limits)
         self._ratios = frozenset(config.ratios) - {0}
         self._engram = (
@@ -143,10 +145,15 @@ class Worker:
         key = graph_key(self.config, self.layout, numerics, settings.ops)
         store = GraphStore(cache_root(), key)
         compiler = resolve_compiler(settings.compile_backend, self.device, store)
-        stacks = [stack for stack in (self.model, self.draft) if stack is not None]
-        self._graphs = tuple(RegionGraphs(compiler) for _ in stacks)
-        for stack, graphs in zip(stacks, self._graphs, strict=True):
-            stack.compile_regions(graphs)
+        buckets = step_buckets(self._limits, self._ratios, self.layout.num_batches)
+        graphs = RegionGraphs(compiler, buckets)
+        self.model.compile_regions(graphs)
+        self._graphs = (graphs,)
+        if self.draft is not None and self.config.draft is not None:
+            of_drafts = draft_buckets(self._limits, self.config.draft.block_size)
+            graphs = RegionGraphs(compiler, of_drafts)
+            self.draft.compile_regions(graphs)
+            self._graphs = (*self._graphs, graphs)
 
     def announce_compilation(self, announce: Callable[[str], object]) -> None:
         """Call `announce` with a region's kind before each graph that is made from now on."""
@@ -198,7 +205,12 @@ class Worker:
         self._exchange.start_step(self._moe_capacity if plan.has_prompt_rows else 0)
         with torch.inference_mode():
             inputs = build_step_inputs(
-                plan, self._geometry, self._ratios, self._engram, self.device
+                plan,
+                self._geometry,
+                self._ratios,
+                self._engram,
+                self.device,
+                padded_sequences=self._padded_sequences(len(plan.chunks)),
             )
             step = self.model.context(inputs, self.state)
             x = self.model.run(step)
@@ -221,6 +233,9 @@ class Worker:
         assert self.draft is not None
         launches_before = self._start_step(plan.step)
         self._exchange.start_step(0)
+        num_blocks = max(len(plan.sequences), plan.padded_sequences)
+        num_blocks = self._padded_sequences(num_blocks) or num_blocks
+        plan = replace(plan, padded_sequences=num_blocks)
         with torch.inference_mode():
             inputs = build_draft_inputs(
                 plan, self._geometry, config.block_size, config.noise_token_id, self.device
@@ -236,6 +251,10 @@ class Worker:
             self._counters(launches_before),
             proposal.distributions,
         )
+
+    def _padded_sequences(self, num_sequences: int) -> int:
+        """Sequences that regions are compiled for; 0 where they run op by op."""
+        return self._limits.padded_sequences(num_sequences) if self._graphs else 0
 
     def _start_step(self, step: int) -> int:
         """Forget the counts of the step before; returns the launches so far."""

@@ -53,9 +53,8 @@ def build_draft_inputs(
         ring_rows=to_device(ring_rows.ravel()),
         ring_sources=none,
         ring_targets=none,
-        row_spans=tuple(
-            (index * block_size, (index + 1) * block_size) for index in range(num_sequences)
-        ),
+        row_spans=(),
+        row_sequences=None,
         by_ratio={},
         engram_rows=None,
         logits_rows=torch.arange(num_rows, device=device),

@@ -7,12 +7,16 @@ per layer laid out as [rings of the step's sequences | the step's own rows | com
     row i of the step       row B*ring + i
     entry j of sequence b   row B*ring + T + b*scope + j
 
+Eager steps are as long as what they do. A step for compiled regions has the same shapes as every
+other of its bucket (engine.graphs.buckets): sequences without tokens fill it up, it writes as many
+cache rows as it has rows, and whose row is whose is a tensor.
+
 Legend: T padded rows, B sequences, W window, F engram rows a token, N selected logits rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +24,13 @@ import torch
 
 from engine.cache.state import CacheGeometry
 from engine.engram.hashing import EngramHash
-from engine.schedule.plan import AttentionPath, StepPlan
+from engine.schedule.plan import AttentionPath, SequenceChunk, StepPlan
 
 __all__ = ["RatioInputs", "StepInputs", "build_step_inputs"]
 
 Ids = npt.NDArray[np.int64]
+
+_NOBODY = SequenceChunk(slot=0, start=0, token_ids=(), history=(), pages=(0,), num_logits=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,8 @@ class StepInputs:
         window_indices: [T, W] buffer rows, -1 for none.
         ring_rows: [B*ring] rows of a layer's ring tensor.
         ring_sources, ring_targets: step rows written to the ring after attention, and where.
-        row_spans: rows of each sequence.
+        row_spans: rows of each sequence; () in a step for compiled regions.
+        row_sequences: [T] number of each row's sequence, 0 for padding; None in eager steps.
         engram_rows: [layers, T, F], or None without engram.
         logits_rows: [N].
         path: how the step attends.
@@ -80,6 +87,7 @@ class StepInputs:
     ring_sources: torch.Tensor
     ring_targets: torch.Tensor
     row_spans: tuple[tuple[int, int], ...]
+    row_sequences: torch.Tensor | None
     by_ratio: dict[int, RatioInputs]
     engram_rows: torch.Tensor | None
     logits_rows: torch.Tensor
@@ -103,15 +111,22 @@ def build_step_inputs(
     ratios: frozenset[int],
     engram: EngramHash | None,
     device: torch.device,
+    *,
+    padded_sequences: int = 0,
 ) -> StepInputs:
     """Indices of one step.
 
     Args:
         ratios: compress ratios of the model, 0 excluded.
         engram: hash of the engram layers, None without any.
+        padded_sequences: sequences of a step for compiled regions, at least as many as the plan
+            has; 0 makes an eager step.
     """
+    is_captured = padded_sequences > 0
+    plan = _filled_up(plan, padded_sequences)
     rows = _rows(plan)
     padded = plan.padded_rows
+    num_writes = padded if is_captured else 0
     kept = _last_rows(plan, geometry.window)
 
     def to_device(values: Ids) -> torch.Tensor:
@@ -130,12 +145,18 @@ def build_step_inputs(
         is_real=torch.arange(padded, device=device) < plan.num_rows,
         window_indices=to_device(_window_indices(plan, rows, geometry)),
         ring_rows=to_device(ring_rows),
-        ring_sources=to_device(kept),
+        ring_sources=to_device(_repeated(kept, num_writes)),
         ring_targets=to_device(
-            rows.slot[kept] * geometry.ring + rows.position[kept] % geometry.ring
+            _repeated(
+                rows.slot[kept] * geometry.ring + rows.position[kept] % geometry.ring, num_writes
+            )
         ),
-        row_spans=_row_spans(plan),
-        by_ratio={ratio: _ratio_inputs(plan, rows, geometry, ratio, to_device) for ratio in ratios},
+        row_spans=() if is_captured else _row_spans(plan),
+        row_sequences=to_device(_padded(rows.sequence, padded, 0)) if is_captured else None,
+        by_ratio={
+            ratio: _ratio_inputs(plan, rows, geometry, ratio, num_writes, to_device)
+            for ratio in ratios
+        },
         engram_rows=None if engram is None else to_device(_engram_rows(plan, engram)),
         logits_rows=to_device(_logits_rows(plan)),
         path=plan.path,
@@ -146,6 +167,26 @@ def _padded(values: npt.NDArray[np.int64], length: int, fill: int) -> Ids:
     out = np.full((length, *values.shape[1:]), fill, dtype=np.int64)
     out[: len(values)] = values
     return out
+
+
+def _filled_up(plan: StepPlan, num_sequences: int) -> StepPlan:
+    """The plan with sequences without tokens behind its own: slot 0 and the scratch page."""
+    missing = num_sequences - len(plan.chunks)
+    if missing <= 0:
+        return plan
+    return replace(plan, chunks=(*plan.chunks, *[_NOBODY] * missing))
+
+
+def _repeated(writes: Ids, length: int) -> Ids:
+    """At least so many cache writes: the last is made again and again.
+
+    A batch without work has none to repeat: its writes go to row 0 of slot 0, which nobody holds
+    then, and whoever takes it writes first.
+    """
+    missing = length - len(writes)
+    if missing <= 0:
+        return writes
+    return np.concatenate([writes, np.full(missing, writes[-1] if len(writes) else 0)])
 
 
 def _row_spans(plan: StepPlan) -> tuple[tuple[int, int], ...]:
@@ -185,6 +226,7 @@ def _ratio_inputs(
     rows: _Rows,
     geometry: CacheGeometry,
     ratio: int,
+    num_writes: int,
     to_device: object,
 ) -> RatioInputs:
     assert callable(to_device)
@@ -202,8 +244,12 @@ def _ratio_inputs(
         group_sources=to_device(groups[0].ravel()),
         entry_rows=to_device(groups[1]),
         entry_positions=to_device(groups[2]),
-        tail_sources=to_device(kept),
-        tail_rows=to_device(rows.slot[kept] * geometry.tail + rows.position[kept] % geometry.tail),
+        tail_sources=to_device(_repeated(kept, num_writes)),
+        tail_rows=to_device(
+            _repeated(
+                rows.slot[kept] * geometry.tail + rows.position[kept] % geometry.tail, num_writes
+            )
+        ),
     )
 
 

@@ -68,6 +68,10 @@ class EngineLimits:
             return -(-num_rows // self.token_bucket) * self.token_bucket
         return 1 << (num_rows - 1).bit_length()
 
+    def padded_sequences(self, num_sequences: int) -> int:
+        """Sequences a compiled step is padded to: powers of two, `max_num_seqs` at most."""
+        return min(1 << (num_sequences - 1).bit_length(), self.max_num_seqs)
+
     def prefill_rows(self, num_rows: int) -> int:
         """Rows a prefill step is padded to."""
         return next(bucket for bucket in self.prefill_buckets if bucket >= num_rows)

@@ -36,6 +36,10 @@ class RegionGraph:
 class RegionGraphs:
     """Graphs by kind and bucket.
 
+    Args:
+        buckets: all that a step can be in; their number times that of the kinds is the most
+            graphs there will ever be.
+
     Attributes:
         kinds: regions by kind that this stack has; others are refused.
         announce: told the kind of each graph before it is made.
@@ -44,8 +48,9 @@ class RegionGraphs:
         num_compiled: graphs built since then; one read back from disk is none.
     """
 
-    def __init__(self, compiler: Compiler) -> None:
+    def __init__(self, compiler: Compiler, buckets: frozenset[Hashable]) -> None:
         self._compiler = compiler
+        self._buckets = buckets
         self._graphs: dict[tuple[str, Hashable], RegionGraph] = {}
         self._patterns: dict[tuple[str, Hashable], tuple[bool, ...]] = {}
         self.kinds: set[str] = set()
@@ -76,7 +81,16 @@ class RegionGraphs:
         task: Flat,
         tensors: Sequence[torch.Tensor],
     ) -> RegionGraph:
-        """Capture and compile the graph of task(*tensors)."""
+        """Capture and compile the graph of task(*tensors).
+
+        Raises:
+            UsageError: steps can be in no such bucket.
+        """
+        if bucket not in self._buckets:
+            raise UsageError(
+                f"region {kind!r}: {bucket} is none of the {len(self._buckets)} buckets of this "
+                "engine: graphs would have no bound"
+            )
         self.announce(kind)
         captured = capture(task, tensors)
         used = [tensors[place] for place in captured.used]
@@ -99,8 +113,13 @@ class RegionGraphs:
     def __len__(self) -> int:
         return len(self._graphs)
 
+    @property
+    def most(self) -> int:
+        """Graphs there can ever be: kinds times buckets."""
+        return len(self.kinds) * len(self._buckets)
+
     def check(self) -> None:
-        """Every kind has one graph in every bucket that was met.
+        """Every kind has one graph in every bucket that was met; `build` knows no other bucket.
 
         Raises:
             UsageError: it has more, fewer, or one of an unknown kind.

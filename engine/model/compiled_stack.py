@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from engine.cache.step_inputs import StepInputs
+from engine.graphs.buckets import Bucket, bucket_of
 from engine.graphs.prepared import PreparedForms, prepared, recording
 from engine.graphs.region_graphs import RegionGraph, RegionGraphs
 from engine.graphs.region_times import kind_of_layer
@@ -28,20 +30,20 @@ from engine.model.moe import ExpertShape, Moe
 from engine.model.regions import (
     AttendArguments,
     AttendResults,
-    Bucket,
+    RegionShapes,
     RouteArguments,
     RouteResults,
     attend_arguments,
     attend_results,
-    bucket_of,
     layer_step,
-    of_static_width,
     publish,
+    region_shapes,
     residual_of,
     route_results,
     routed_of,
 )
 from engine.ops import BoundOps
+from harness.core.errors import UsageError
 
 __all__ = ["CompiledStack"]
 
@@ -78,13 +80,20 @@ class CompiledStack:
         self._experts = experts
         self._forms: dict[str, PreparedForms] = {}
         self._bucket: Bucket | None = None
+        self._shapes: dict[Bucket, RegionShapes] = {}
         for place, block in enumerate(blocks):
             self._compile(block, is_first=place == 0)
 
-    def in_bucket(self, step: StepContext) -> StepContext:
-        """The step as its graphs take it; every region runs in its bucket from now on."""
-        self._bucket = bucket_of(step.inputs)
-        return replace(step, inputs=of_static_width(step.inputs))
+    def enter_bucket(self, inputs: StepInputs) -> None:
+        """Run every region as graphs of this step's bucket from now on.
+
+        Raises:
+            UsageError: steps of the bucket had other shapes.
+        """
+        bucket, shapes = bucket_of(inputs), region_shapes(inputs)
+        if self._shapes.setdefault(bucket, shapes) != shapes:
+            raise UsageError(f"{bucket}: its graphs were made for steps of other shapes")
+        self._bucket = bucket
 
     def _compile(self, block: Block, *, is_first: bool) -> None:
         role = block.role

@@ -104,7 +104,7 @@ class Draft:
         """
         step = self._target.context(inputs, state)
         if self._compiled is not None:
-            step = self._compiled.in_bucket(step)
+            self._compiled.enter_bucket(inputs)
         residual = self._target.first_streams(inputs.token_ids)
         for block in self._blocks:
             residual = block.run(residual, step)

@@ -15,7 +15,8 @@ __all__ = ["Indexer"]
 class Indexer:
     """Scores the owner's keys and publishes the selection. Replicated on every rank.
 
-    Legend: T rows, h index heads, x index head dim, M selected entries.
+    Legend: T rows, B sequences, n entries of a sequence's scope, h index heads, x index head dim,
+    M selected entries.
     """
 
     def __init__(self, runtime: Runtime, role: LayerRole, weights: IndexerWeights) -> None:
@@ -59,11 +60,53 @@ class Indexer:
         if step.inputs.num_sequences == 1:
             scores: torch.Tensor = ops.index_scores(q_Thx, keys, weights_Th)
             return scores
-        return self._ragged_scores(q_Thx, keys, weights_Th, step)
+        if step.inputs.row_sequences is None:
+            return self._scores_by_span(q_Thx, keys, weights_Th, step)
+        keys_Bnx = keys.view(step.inputs.num_sequences, -1, keys.shape[1])
+        if q_Thx.shape[0] <= step.inputs.num_sequences:
+            return self._scores_by_row(q_Thx, keys_Bnx, weights_Th, step.inputs.row_sequences)
+        return self._scores_of_all(q_Thx, keys_Bnx, weights_Th, step.inputs.row_sequences)
 
-    def _ragged_scores(
+    def _scores_by_row(
+        self,
+        q_Thx: torch.Tensor,
+        keys_Bnx: torch.Tensor,
+        weights_Th: torch.Tensor,
+        row_sequences: torch.Tensor,
+    ) -> torch.Tensor:
+        """Rows are few, as in decode steps: each fetches the keys of its sequence."""
+        own_keys_Tnx = keys_Bnx[row_sequences]
+        score = self._runtime.ops.index_scores
+        return torch.cat(
+            [
+                score(q_Thx[row : row + 1], own_keys_nx, weights_Th[row : row + 1])
+                for row, own_keys_nx in enumerate(own_keys_Tnx)
+            ]
+        )
+
+    def _scores_of_all(
+        self,
+        q_Thx: torch.Tensor,
+        keys_Bnx: torch.Tensor,
+        weights_Th: torch.Tensor,
+        row_sequences: torch.Tensor,
+    ) -> torch.Tensor:
+        """Rows are many: all sequences' keys are scored, and the row's own scores picked.
+
+        What a row scores of another sequence, were it NaN, meets nothing of its own.
+        """
+        num_rows, num_sequences = q_Thx.shape[0], keys_Bnx.shape[0]
+        scores = self._runtime.ops.index_scores(q_Thx, keys_Bnx.flatten(0, 1), weights_Th)
+        scores_TBn = scores.view(num_rows, num_sequences, -1)
+        own: torch.Tensor = scores_TBn[
+            torch.arange(num_rows, device=row_sequences.device), row_sequences
+        ]
+        return own
+
+    def _scores_by_span(
         self, q_Thx: torch.Tensor, keys: torch.Tensor, weights_Th: torch.Tensor, step: StepContext
     ) -> torch.Tensor:
+        """Eager steps know on the host whose rows are whose: nothing is scored for nobody."""
         scope = step.ratio(self._role.ratio).scope
         scores = weights_Th.new_zeros(q_Thx.shape[0], scope)
         for sequence, (first, last) in enumerate(step.inputs.row_spans):

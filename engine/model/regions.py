@@ -6,93 +6,34 @@ layers stay outside, so that the graph of one serves the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from engine.cache.step_inputs import RatioInputs, StepInputs
 from engine.config.model import LayerRole
+from engine.graphs.buckets import Bucket
 from engine.model.block import Attended, Expansion, Residual, Routed
 from engine.model.context import AttentionBuffer, Selection, StepContext
 from engine.model.moe import Routing
 from engine.model.rope_tables import Rotation
-from engine.schedule.plan import AttentionPath
 
 __all__ = [
     "AttendArguments",
     "AttendResults",
-    "Bucket",
+    "RegionShapes",
     "RouteArguments",
     "RouteResults",
     "attend_arguments",
     "attend_results",
-    "bucket_of",
     "layer_step",
-    "of_static_width",
     "publish",
+    "region_shapes",
     "residual_of",
     "route_results",
     "routed_of",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """What shapes of a step depend on: steps of one bucket run the same graphs.
-
-    Attributes:
-        scopes: (ratio, entries of a sequence's scope).
-        spans: rows of each sequence; () where there is one, which may fill the bucket or not.
-    """
-
-    padded_rows: int
-    num_sequences: int
-    scopes: tuple[tuple[int, int], ...]
-    path: AttentionPath
-    spans: tuple[tuple[int, int], ...] = ()
-
-
-def bucket_of(inputs: StepInputs) -> Bucket:
-    """The bucket of a step."""
-    return Bucket(
-        padded_rows=inputs.padded_rows,
-        num_sequences=inputs.num_sequences,
-        scopes=tuple((ratio, one.scope) for ratio, one in sorted(inputs.by_ratio.items())),
-        path=inputs.path,
-        spans=inputs.row_spans if inputs.num_sequences > 1 else (),
-    )
-
-
-def of_static_width(inputs: StepInputs) -> StepInputs:
-    """The same step with as many cache writes as rows: the last is made again and again.
-
-    How many rows a chunk keeps is no part of the bucket. A batch without work keeps none: its
-    writes go to row 0 of slot 0, which nobody holds then, and whoever takes it writes first.
-    """
-    width = inputs.padded_rows
-
-    def widened(rows: Tensor) -> Tensor:
-        missing = width - rows.shape[0]
-        if missing <= 0:
-            return rows
-        if not rows.shape[0]:
-            return rows.new_zeros(width)
-        return torch.cat([rows, rows[-1:].expand(missing)])
-
-    by_ratio = {
-        ratio: replace(
-            one, tail_sources=widened(one.tail_sources), tail_rows=widened(one.tail_rows)
-        )
-        for ratio, one in inputs.by_ratio.items()
-    }
-    return replace(
-        inputs,
-        ring_sources=widened(inputs.ring_sources),
-        ring_targets=widened(inputs.ring_targets),
-        by_ratio=by_ratio,
-    )
 
 
 class AttendArguments(NamedTuple):
@@ -110,6 +51,7 @@ class AttendArguments(NamedTuple):
     cos: Tensor
     sin: Tensor
     minus_sin: Tensor
+    row_sequences: Tensor | None
     num_visible: Tensor | None
     scope_rows: Tensor | None
     scope_offset: Tensor | None
@@ -170,6 +112,25 @@ class RouteResults(NamedTuple):
     comb: Tensor
 
 
+RegionShapes = tuple[tuple[int, ...] | None, ...]
+"""Of what layers read of a step."""
+
+
+def region_shapes(inputs: StepInputs) -> RegionShapes:
+    """Shapes that must be equal in all steps of a bucket."""
+    read = [
+        inputs.window_indices,
+        inputs.ring_rows,
+        inputs.ring_sources,
+        inputs.ring_targets,
+        inputs.row_sequences,
+        inputs.engram_rows,
+    ]
+    for _, one in sorted(inputs.by_ratio.items()):
+        read += _of_ratio(one)
+    return tuple(None if tensor is None else tuple(tensor.shape) for tensor in read)
+
+
 @dataclass(frozen=True, slots=True)
 class _LayerState:
     """The caches of one layer, found by its id as in CacheState."""
@@ -196,6 +157,7 @@ def attend_arguments(role: LayerRole, residual: Residual, step: StepContext) -> 
         rotation.cos,
         rotation.sin,
         rotation.minus_sin,
+        inputs.row_sequences if role.runs_indexer else None,
         *_of_ratio(inputs.by_ratio.get(role.ratio)),
         *_turns(step.entry_rotations[role.ratio] if own else None),
         None if engram is None or inputs.engram_rows is None else inputs.engram_rows[engram],
@@ -268,7 +230,8 @@ def layer_step(role: LayerRole, bucket: Bucket, given: AttendArguments) -> StepC
         ring_rows=given.ring_rows,
         ring_sources=given.ring_sources,
         ring_targets=given.ring_targets,
-        row_spans=bucket.spans,
+        row_spans=(),
+        row_sequences=given.row_sequences,
         by_ratio=by_ratio,
         engram_rows=engram_rows,
         logits_rows=nothing,

@@ -83,7 +83,7 @@ class Transformer:
     def run(self, step: StepContext) -> torch.Tensor:
         """Collapsed output x [T, d] before the final norm."""
         if self._compiled is not None:
-            step = self._compiled.in_bucket(step)
+            self._compiled.enter_bucket(step.inputs)
         residual = self.first_streams(step.inputs.token_ids)
         for layer_id, block in enumerate(self._blocks):
             residual = block.run(residual, step)

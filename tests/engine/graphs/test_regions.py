@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,19 @@ def test_layers_of_a_kind_that_differ_in_their_arguments_are_refused(
     assert graphs.find(kind, bucket, pattern) is not None
     with pytest.raises(UsageError, match="other arguments"):
         graphs.find(kind, bucket, (*pattern[:-1], not pattern[-1]))
+
+
+def test_a_bucket_no_step_can_be_in_is_refused_before_it_is_compiled(
+    compiled: tuple[LLM, Generation],
+) -> None:
+    graphs = _worker(compiled[0])._graphs[0]
+    num_graphs = len(graphs)
+    (kind, bucket), *_ = graphs._graphs
+    assert bucket in graphs._buckets
+    assert graphs.most == len(graphs.kinds) * len(graphs._buckets)
+    with pytest.raises(UsageError, match=f"none of the {len(graphs._buckets)} buckets"):
+        graphs.build(kind, replace(bucket, padded_rows=3), (), lambda: (), ())  # type: ignore[type-var]
+    assert len(graphs) == num_graphs
 
 
 def test_a_graph_too_many_is_an_error(compiled: tuple[LLM, Generation]) -> None:
