@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
@@ -34,8 +35,9 @@ from engine.parallel.failure import (
 from engine.parallel.host_memory import host_memory
 from engine.parallel.mailbox import LagError
 from engine.parallel.message import Message
+from engine.parallel.patience import COMPILE_LIMIT_S, Patience
 from engine.parallel.rank_process import RankPipes, RankSpec, rank_main
-from engine.parallel.ring import RING_BYTES
+from engine.parallel.ring import RING_BYTES, read_ring
 from engine.parallel.shared_exchange import can_share
 from engine.parallel.topology import Topology
 from engine.schedule.plan import DraftPlan, StepPlan
@@ -47,10 +49,19 @@ __all__ = ["ProcessExecutor"]
 
 _START_LIMIT_S = 60.0
 _COMPILING = object()
-_COMPILE_LIMIT_S = 1800.0  # of one graph, after which a rank counts as silent
+_LOOK_S = 1.0  # so often, at least, a rank that compiles is looked at
 _GRACE_S = 1.0
 _PRELOAD = "engine.parallel.rank_process"
 RankMain = Callable[[RankSpec, RankPipes, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Compilation:
+    """A rank's last announcement: of which region, after how many collectives, when it came."""
+
+    region: str
+    num_entered: int
+    since_s: float
 
 
 class ProcessExecutor:
@@ -84,6 +95,7 @@ class ProcessExecutor:
         self._rings = [context.RawArray("b", RING_BYTES) for _ in range(size)]
         self._lifeline, self._held_end = context.Pipe(duplex=False)
         self._ended = False
+        self._compilations: dict[int, _Compilation] = {}
         self._processes: list[Any] = []
         self._connections: list[Connection] = []
         self._bells: list[Connection] = []
@@ -184,16 +196,15 @@ class ProcessExecutor:
         """One answer of each of the ranks; a failure of any rank ends it."""
         missing = set(ranks)
         answers: dict[int, Any] = {}
-        deadline = time.monotonic() + limit_s
+        patience = Patience(limit_s, self._anyone_compiles)
         while missing:
-            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
-            if not ready:
+            left_s = patience.left_s()
+            ready = self._selector.select(min(left_s, _LOOK_S))
+            if not ready and not left_s:
                 self._fail_hung(sorted(missing), limit_s)
             for key, _ in ready:
                 answer = self._receive(key.data)
                 if answer is _COMPILING:
-                    # A graph may take minutes the first time: the rank is not silent.
-                    deadline = time.monotonic() + max(limit_s, _COMPILE_LIMIT_S)
                     continue
                 if isinstance(answer, Failure):
                     self._fail([answer])
@@ -208,6 +219,8 @@ class ProcessExecutor:
         except (EOFError, OSError):
             return self._death(rank)
         if kind == "compiling":
+            region, num_entered = content
+            self._compilations[rank] = _Compilation(region, num_entered, time.monotonic())
             return _COMPILING
         if kind == "refused":
             self._kill()
@@ -216,6 +229,17 @@ class ProcessExecutor:
             when_ns, is_collective, text = content
             return Failure(rank, "raised an exception", text, when_ns, is_collective)
         return content
+
+    def _anyone_compiles(self) -> bool:
+        """A graph may take minutes the first time: the rank that makes it is not silent."""
+        return any(self._compiles(rank) for rank in self._compilations)
+
+    def _compiles(self, rank: int) -> bool:
+        """A rank does until it enters its next collective, or takes too long for a graph."""
+        started = self._compilations[rank]
+        num_entered, _, _ = read_ring(self._rings[rank])
+        is_recent = time.monotonic() - started.since_s < COMPILE_LIMIT_S
+        return is_recent and num_entered == started.num_entered
 
     def _death(self, rank: int) -> Failure:
         process = self._processes[rank]
@@ -257,6 +281,9 @@ class ProcessExecutor:
         self._kill()
         rank = hung_rank(rings, [*missing, *(set(ranks) - set(missing))], stopped)
         why = ": it is stopped (SIGSTOP or a debugger)" if rank in stopped else ""
+        started = self._compilations.get(rank)
+        if started is not None and read_ring(rings[rank])[0] == started.num_entered:
+            why = f": it still compiles region {started.region!r} after {COMPILE_LIMIT_S:g} s"
         raise RankError(rank, f"gave no answer within {limit_s:g} s{why}", ring_report(rings))
 
     def _kill(self) -> None:

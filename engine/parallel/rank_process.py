@@ -26,6 +26,7 @@ from engine.graphs.region_times import report_regions
 from engine.parallel.host_memory import MemoryPaths, weight_source
 from engine.parallel.mailbox import MailboxReader
 from engine.parallel.message import Message, Serving
+from engine.parallel.patience import COMPILE_LIMIT_S
 from engine.parallel.rank_groups import CollectiveError, distributed_groups
 from engine.parallel.ring import CollectiveRing
 from engine.parallel.topology import Topology
@@ -81,8 +82,9 @@ class RankPipes:
 def rank_main(spec: RankSpec, pipes: RankPipes, ring_buffer: Any) -> None:
     """Serve step plans until the parent says stop or is gone.
 
-    Messages to the parent: ("ready", None), ("compiling", kind of a region), ("done", StepOutput),
-    ("refused", arguments of the InputError), ("error", (monotonic ns, is_collective, traceback)).
+    Messages to the parent: ("ready", None), ("compiling", (kind of a region, collectives entered
+    before)), ("done", StepOutput), ("refused", arguments of the InputError), ("error", (monotonic
+    ns, is_collective, traceback)).
     """
     die_with_parent(pipes.lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -128,6 +130,9 @@ def _serve(spec: RankSpec, pipes: RankPipes, ring: CollectiveRing) -> None:
     torch.set_num_threads(spec.num_threads)
     device = open_device(spec.settings.device, spec.rank)
     backend, limit_s = device.collective_backend, spec.group_timeout_s
+    if not spec.settings.enforce_eager:
+        # Torch's groups do not know that a rank compiles. The parent does, and ends one that hangs.
+        limit_s += COMPILE_LIMIT_S
     join_group(backend, spec.store_port, spec.rank, spec.size, limit_s)
     topology, memory = Topology.of(spec.settings), spec.memory
     exchanges = memory.open_exchanges(topology, spec.rank, spec.group_timeout_s)
@@ -135,7 +140,13 @@ def _serve(spec: RankSpec, pipes: RankPipes, ring: CollectiveRing) -> None:
     checkpoint = spec.settings.checkpoint
     source = weight_source(checkpoint, spec.config, memory.tables, spec.rank, spec.size)
     worker = Worker(spec.settings, spec.config, spec.limits, group, device, source, experts=experts)
-    worker.announce_compilation(lambda kind: pipes.answers.send(("compiling", kind)))
+
+    def announce(kind: str) -> None:
+        for exchange in exchanges:
+            exchange.note_compilation()
+        pipes.answers.send(("compiling", (kind, ring.num_entered)))
+
+    worker.announce_compilation(announce)
     if spec.times_regions:
         worker.start_region_timing()
     serve_messages(worker, spec, pipes)

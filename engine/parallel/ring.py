@@ -31,6 +31,11 @@ class CollectiveRing:
         self._entered = 0
         self._left = 0
 
+    @property
+    def num_entered(self) -> int:
+        """Collectives entered so far."""
+        return self._entered
+
     def enter(self, step: int, label: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
         """Note the collective that is about to start."""
         name = str(dtype).removeprefix("torch.")

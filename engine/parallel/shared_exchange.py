@@ -3,8 +3,8 @@
 Gloo moves every part through the loopback socket. Here a rank lays its part into its slot, says
 how far it is, and reads the others' slots once they are as far:
 
-    board     one line a rank: number of rounds it has entered, and what collective it believes
-              the last of each half to be
+    board     one line a rank: number of rounds it has entered, what collective it believes the
+              last of each half to be, and since when it compiles
     half 0    slots of all ranks for rounds 0, 2, 4, …
     half 1    the same for rounds 1, 3, 5, …
 
@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from engine.parallel.patience import COMPILE_LIMIT_S, Patience
 from engine.parallel.shared_segment import SHARED_DIRECTORY, SharedSegment
 
 __all__ = ["SharedExchange", "can_share", "create_exchange_segment"]
@@ -60,7 +61,8 @@ class SharedExchange:
 
     Args:
         segment: of `create_exchange_segment` with this `size`.
-        limit_s: after which a rank that has not come counts as missing.
+        limit_s: after which a rank that has not come counts as missing; it begins anew while such
+            a rank says that it compiles.
     """
 
     def __init__(self, segment: SharedSegment, rank: int, size: int, limit_s: float) -> None:
@@ -69,6 +71,8 @@ class SharedExchange:
         words = np.frombuffer(segment.view, dtype=np.int64, count=size * _LINE_BYTES // 8)
         lines = words.reshape(size, -1)
         self._entered, self._tags = lines[:, 0], lines[:, 1:3]
+        # On the host's monotonic clock; 0 of a rank that does not compile.
+        self._compiling_since_ns = lines[:, 3]
         self._slots = torch.frombuffer(
             segment.view,
             dtype=torch.uint8,
@@ -76,6 +80,10 @@ class SharedExchange:
             offset=_board_bytes(size),
         ).view(2, size, _slot_bytes(size))
         self._round = int(self._entered[rank])
+
+    def note_compilation(self) -> None:
+        """Say on the board that a graph is being made; this rank's next round takes it back."""
+        self._compiling_since_ns[self._rank] = time.monotonic_ns()
 
     def gather(self, part: torch.Tensor, name: str) -> list[torch.Tensor]:
         """The contiguous part of every rank, in rank order, valid until this rank's next call.
@@ -106,6 +114,7 @@ class SharedExchange:
         half = self._round % 2
         tags = self._tags[:, half]
         slots = self._slots[half].view(piece.dtype)[:, : len(piece)]
+        self._compiling_since_ns[self._rank] = 0
         slots[self._rank] = piece
         tags[self._rank] = tag
         self._round += 1
@@ -120,17 +129,25 @@ class SharedExchange:
         if self._entered.min() >= self._round:
             return
         start = time.monotonic()
+        while self._entered.min() < self._round:
+            if time.monotonic() - start > _SPIN_S:
+                self._sleep_until_all_came(name)
+                return
+            os.sched_yield()
+
+    def _sleep_until_all_came(self, name: str) -> None:
+        patience = Patience(self._limit_s, self._a_missing_one_compiles)
         pause_s = _SHORTEST_PAUSE_S
         while self._entered.min() < self._round:
-            waited_s = time.monotonic() - start
-            if waited_s < _SPIN_S:
-                os.sched_yield()
-                continue
-            if waited_s > self._limit_s:
+            if not patience.left_s():
                 missing = np.flatnonzero(self._entered < self._round).tolist()
                 raise RuntimeError(f"{name}: ranks {missing} did not come in {self._limit_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _a_missing_one_compiles(self) -> bool:
+        since_ns = self._compiling_since_ns[self._entered < self._round].max(initial=0)
+        return bool(since_ns and time.monotonic_ns() - since_ns < COMPILE_LIMIT_S * 1e9)
 
 
 def _slot_bytes(size: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.parallel.failure import Failure
 from engine.parallel.message import Message
+from engine.parallel.patience import Patience
 
 __all__ = ["Report", "SilenceError", "StoreLink"]
 
@@ -47,6 +48,7 @@ class StoreLink:
         self._number = 0
         self._num_deleted = 0
         self._last_said = time.monotonic()
+        self._says_compiling = False
         self._closed = threading.Event()
         self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
@@ -123,10 +125,29 @@ class StoreLink:
         """Ranks that are not ready after the limit, or when a rank reports a failure."""
         deadline = time.monotonic() + limit_s
         waiting = list(range(self._size))
-        while waiting and time.monotonic() < deadline and not self._reporting():
+        while waiting and time.monotonic() < deadline and not self._ranks_with("failure"):
             waiting = [rank for rank in waiting if not self._store.check([f"ready/{rank}"])]
             time.sleep(_PAUSE_S)
         return waiting
+
+    def note_compilation(self, region: str) -> None:
+        """Tell the others that this rank makes a graph, until `take_back`."""
+        self._store.set(f"compiling/{self._rank}", region)
+        self._says_compiling = True
+
+    def take_back(self) -> None:
+        """See engine.parallel.rank_groups.CompilationNotice."""
+        if self._says_compiling:
+            self._store.delete_key(f"compiling/{self._rank}")
+            self._says_compiling = False
+
+    def patience(self) -> Patience:
+        """See engine.parallel.rank_groups.CompilationNotice.
+
+        How long a graph may take is torch's limit to say (engine.parallel.torchrun): a rank that
+        dies while it says so is seen by its closed sockets.
+        """
+        return Patience(self._limit_s, lambda: bool(self._ranks_with("compiling")))
 
     def set(self, key: str, text: str) -> None:
         """Leave a word for other ranks."""
@@ -148,7 +169,9 @@ class StoreLink:
     def reports(self, limit_s: float) -> dict[int, Report]:
         """What ranks have reported, when all have or after the limit."""
         deadline = time.monotonic() + limit_s
-        while len(ranks := self._reporting()) < self._size and time.monotonic() < deadline:
+        while len(ranks := self._ranks_with("failure")) < self._size:
+            if time.monotonic() >= deadline:
+                break
             time.sleep(_PAUSE_S)
         return {rank: pickle.loads(self._store.get(f"failure/{rank}")) for rank in ranks}
 
@@ -156,9 +179,10 @@ class StoreLink:
         """Nothing more will be said or heard; idempotent."""
         self._closed.set()
 
-    def _reporting(self) -> list[int]:
+    def _ranks_with(self, word: str) -> list[int]:
+        """Ranks that have left a word; none where the store is gone."""
         try:
-            return [rank for rank in range(self._size) if self._store.check([f"failure/{rank}"])]
+            return [rank for rank in range(self._size) if self._store.check([f"{word}/{rank}"])]
         except RuntimeError:
             return []
 

@@ -36,6 +36,7 @@ from engine.parallel.failure import Failure, blame, ring_report
 from engine.parallel.host_memory import weight_source
 from engine.parallel.launch import Launch
 from engine.parallel.message import Message
+from engine.parallel.patience import COMPILE_LIMIT_S
 from engine.parallel.rank_groups import CollectiveError, distributed_groups
 from engine.parallel.ring import RING_BYTES, CollectiveRing
 from engine.parallel.store_link import Report, SilenceError, StoreLink
@@ -88,12 +89,20 @@ class TorchrunExecutor:
         self._buffer = bytearray(RING_BYTES)
         self._ended = False
         device = open_device(settings.device, launch.local_rank)
-        self._link = _join(launch, device.collective_backend, self._limit_s)
+        backend = device.collective_backend
+        # A rank that compiles is no silent one. Ranks over gloo tell each other through the store
+        # and still miss a silent one after the limit; on a device nobody can wait that way, so
+        # that a rank that hangs, unlike one that dies, is missed only after a graph's limit.
+        longest_s = self._limit_s + (0.0 if settings.enforce_eager else COMPILE_LIMIT_S)
+        self._link = _join(launch, backend, self._limit_s, longest_s)
+        tells = backend == "gloo" and not settings.enforce_eager
         with _ends_when_told(launch.rank), self._reporting():
             if launch.local_rank == 0:
                 check_shards(settings.checkpoint)  # each host reads files of its own
             ring = CollectiveRing(self._buffer)
-            group, experts = distributed_groups(self._topology, launch.rank, ring)
+            group, experts = distributed_groups(
+                self._topology, launch.rank, ring, notice=self._link if tells else None
+            )
             with _host_tables(config, launch, self._link) as tables:
                 self._worker = Worker(
                     settings,
@@ -106,6 +115,8 @@ class TorchrunExecutor:
                     ),
                     experts=experts,
                 )
+                if tells:
+                    self._worker.announce_compilation(self._link.note_compilation)
                 self._link.say_ready()
                 # Nobody lets go of the tables before everybody has mapped them.
                 self._require_ready()
@@ -207,7 +218,8 @@ def first_cause(reports: Mapping[int, Report], size: int, limit_s: float) -> Ran
     return blame([failure for failure, _ in reports.values()]).as_error(report)
 
 
-def _join(launch: Launch, backend: str, limit_s: float) -> StoreLink:
+def _join(launch: Launch, backend: str, limit_s: float, longest_s: float) -> StoreLink:
+    """Meet the others; `longest_s` is what torch gives a collective."""
     if launch.is_on_loopback:
         # Without an interface gloo resolves the host's name, which may take seconds.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -219,7 +231,7 @@ def _join(launch: Launch, backend: str, limit_s: float) -> StoreLink:
         store=PrefixStore("collectives", store),
         rank=rank,
         world_size=size,
-        timeout=timeout,
+        timeout=timedelta(seconds=longest_s),
     )
     return StoreLink(PrefixStore("engine", store), rank, size, limit_s)
 

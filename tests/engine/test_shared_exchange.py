@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -111,3 +112,47 @@ def test_ranks_that_do_not_come_are_named_after_the_limit() -> None:
         lambda rank: ends[rank].gather(torch.zeros(1), "moe.3") if rank < 2 else [], 3
     )
     assert str(first) == str(second) == "moe.3: ranks [2] did not come in 0.2 s"
+
+
+def _late_by(
+    seconds: float, ends: list[SharedExchange], note: Callable[[int], object]
+) -> list[object]:
+    """What two ranks get where the second comes late, having noted something before."""
+
+    def work(rank: int) -> list[float]:
+        if rank:
+            note(rank)
+            time.sleep(seconds)
+        return [part.item() for part in ends[rank].gather(torch.tensor([rank + 1.0]), "x")]
+
+    return list(_together(work, 2))
+
+
+def test_a_rank_that_compiles_is_waited_for_beyond_the_limit() -> None:
+    ends = _ends(2, limit_s=0.2)
+    assert _late_by(0.8, ends, lambda rank: ends[rank].note_compilation()) == [[1.0, 2.0]] * 2
+
+
+def test_what_was_said_is_taken_back_with_the_next_round() -> None:
+    ends = _ends(2, limit_s=0.2)
+    _late_by(0.0, ends, lambda rank: ends[rank].note_compilation())
+    first, _ = _late_by(0.8, ends, lambda _: None)
+    assert str(first) == "x: ranks [1] did not come in 0.2 s"
+
+
+def test_only_a_rank_that_is_missing_lengthens_the_limit() -> None:
+    ends = _ends(3, limit_s=0.2)
+    ends[1].note_compilation()
+    first, second, _ = _together(
+        lambda rank: ends[rank].gather(torch.zeros(1), "moe.3") if rank < 2 else [], 3
+    )
+    assert str(first) == str(second) == "moe.3: ranks [2] did not come in 0.2 s"
+
+
+def test_a_rank_that_compiles_for_too_long_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_exchange, "COMPILE_LIMIT_S", 0.3)
+    ends = _ends(2, limit_s=0.2)
+    start = time.monotonic()
+    first, _ = _late_by(2.0, ends, lambda rank: ends[rank].note_compilation())
+    assert str(first) == "x: ranks [1] did not come in 0.2 s"
+    assert time.monotonic() - start >= 0.5

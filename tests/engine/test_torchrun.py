@@ -18,10 +18,11 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from engine import LLM
-from engine.parallel import store_link, torchrun
+from engine.parallel import rank_groups, store_link, torchrun
 from engine.parallel.failure import Failure
 from engine.parallel.launch import Launch
 from engine.parallel.message import Message
+from engine.parallel.patience import Patience
 from engine.parallel.ring import RING_BYTES
 from engine.parallel.store_link import SilenceError, StoreLink
 from engine.parallel.topology import Topology
@@ -151,6 +152,49 @@ def test_waiting_for_ranks_to_load_ends_with_the_first_report() -> None:
     assert leader.reports(0.1)[2][0].trace == "trace"
 
 
+def test_ranks_know_through_the_store_who_compiles() -> None:
+    first, second = _links(2, limit_s=5.0)
+    waits = first.patience()
+    start = time.monotonic()
+    second.note_compilation("layer ratio 4 / attention")
+    time.sleep(0.2)
+    assert waits.left_s() > 5.0 - 0.1
+    second.take_back()
+    second.take_back()  # nothing to take back
+    time.sleep(0.2)
+    assert waits.left_s() <= 5.2 - (time.monotonic() - start) + 0.2
+
+
+class _Work:
+    """A collective that takes so many waits, then ends with or without an error."""
+
+    def __init__(self, num_waits: int, error: str = "") -> None:
+        self.num_left = num_waits
+        self.error = error
+
+    def wait(self, _limit: object = None) -> None:
+        self.num_left -= 1
+        if self.num_left > 0:
+            raise RuntimeError("Operation timed out!")
+        if self.error:
+            raise RuntimeError(self.error)
+
+    def is_completed(self) -> bool:
+        return self.num_left <= 0
+
+
+def test_a_collective_is_given_up_when_patience_is_over() -> None:
+    with pytest.raises(RuntimeError, match="timed out"):
+        rank_groups._wait_for(_Work(3), Patience(0.0, lambda: False))
+
+
+def test_a_collective_that_fails_says_why_however_patient_the_rank_is() -> None:
+    patience = Patience(60.0, lambda: True)
+    rank_groups._wait_for(_Work(3), patience)
+    with pytest.raises(RuntimeError, match="Connection closed by peer"):
+        rank_groups._wait_for(_Work(3, "Connection closed by peer"), patience)
+
+
 def _report(rank: int, when_ns: int, *, is_collective: bool) -> tuple[Failure, bytes]:
     failure = Failure(rank, f"reason {rank}", f"trace {rank}", when_ns, is_collective)
     return failure, bytes(RING_BYTES)
@@ -172,14 +216,22 @@ def test_where_all_reports_are_consequences_the_silent_rank_is_to_blame() -> Non
 
 
 _PROGRAM = """
-    import sys
+    import os, sys
     from engine import LLM
     from harness.core.engine_face import REFERENCE_OPS, EngineSettings
     from harness.core.errors import RankError
+    from tests.engine.slow_compilers import slow_first_compilation
 
     ops = (*REFERENCE_OPS, *(f"tests.engine.faulty_ops:{name}" for name in sys.argv[2:]))
+    compiled = {}
+    if os.environ.get("SLOW_COMPILER"):
+        compiled = {"enforce_eager": False, "compile_backend": "aten"}
+        if os.environ["RANK"] == "1":
+            slow_first_compilation(14.0)
     settings = EngineSettings(
-        sys.argv[1], cp=2, numerics="exact", num_threads=1, ops=ops, time_limit_s=8.0
+        sys.argv[1],
+        **{"cp": 2, "numerics": "exact", "num_threads": 1, "ops": ops, "time_limit_s": 8.0},
+        **compiled,
     )
     try:
         with LLM(settings) as llm:
@@ -278,3 +330,17 @@ def test_a_rank_that_fails_ends_all_with_the_code_of_a_rank_error(
     assert re.search(r"exitcode\s*: 5 ", first.stderr)
     assert "ids" not in first.stdout
     assert _processes_with(str(program)) == []
+
+
+@pytest.mark.slow
+def test_a_rank_that_compiles_longer_than_the_limit_is_waited_for_under_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LLM(settings(cp=2)) as llm:
+        (expected,) = llm.generate([[5, 6, 7]], max_tokens=4)
+    monkeypatch.setenv("SLOW_COMPILER", "1")
+    program = tmp_path / "torchrun_compiles.py"
+    program.write_text(textwrap.dedent(_PROGRAM))
+    first, second = _torchrun(str(program), str(directory("steady_mtp")))
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert f"ids {expected.token_ids}" in first.stdout
