@@ -15,6 +15,7 @@ from torch.nn import functional
 from harness.core.errors import UsageError
 from harness.core.weights import QuantisedWeight
 from references.number_formats import decode_e2m1, decode_e4m3, decode_ue8m0, encode_e4m3
+from references.values import has_values
 
 __all__ = ["dequantised", "expanded_scale", "rescaled_to_240"]
 
@@ -70,7 +71,8 @@ def rescaled_to_240(
     """
     values = decode_e4m3(codes, torch.float32)
     too_large = _tile_maxima(values.abs(), layout) > 240.0
-    if bool((too_large & (scale >= _LARGEST_SCALE_BYTE)).any()):
+    # A graph looks at no value: there the doubled scale is the byte of NaN, which logits show.
+    if has_values(scale) and bool((too_large & (scale >= _LARGEST_SCALE_BYTE)).any()):
         raise UsageError("weight: a scale of 2^127 cannot be doubled for the 240 grid")
     halved = encode_e4m3(values * 0.5, 240)
     codes = torch.where(expanded_scale(too_large, codes.shape, layout), halved, codes)
