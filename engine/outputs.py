@@ -26,6 +26,8 @@ class StepOutput:
         counters: collectives, launches, collectives_per_layer.
         is_finite: of each logits row, whether its logits are numbers; () where nobody looked.
         times: of a timed rank, where the step's time went.
+        strays: numbers within the batch of ranks whose hidden rows differ from those of most;
+            found by the first rank where it samples alone from a sharded vocabulary.
     """
 
     token_ids: tuple[int, ...]
@@ -35,6 +37,7 @@ class StepOutput:
     is_finite: tuple[bool, ...] = ()
     times: StepTimes = field(default_factory=dict)
     top: tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]] | None = None
+    strays: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

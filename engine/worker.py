@@ -301,16 +301,17 @@ class Worker:
         """Ids of the logits rows, and of the rows themselves what the plan wants."""
         if not inputs.logits_rows.numel():
             return StepOutput(())
-        local = self.model.local_logits(x[inputs.logits_rows])
+        rows = x[inputs.logits_rows]
+        local = self.model.local_logits(rows)
         if plan.want_logits:
             return self._sample_rows(self.model.all_logits(local), plan)
         if self.group.rank:
             # The first rank of the batch samples; this one only gives its share.
-            self._sampler.contribute(local, plan.num_top)
+            self._sampler.contribute(local, rows, plan.num_top)
             return StepOutput(())
-        ids, is_finite = self._sampler.from_shards(local)
+        ids, is_finite, strays = self._sampler.from_shards(local, rows)
         top = self._sampler.top_of_shards(local, plan.num_top) if plan.num_top else None
-        return StepOutput(ids, is_finite=is_finite, top=self._on_host(top))
+        return StepOutput(ids, is_finite=is_finite, top=self._on_host(top), strays=strays)
 
     def _sample_rows(self, logits: torch.Tensor, plan: StepPlan) -> StepOutput:
         """From full logits [N, V], on every rank; the first gives them too."""

@@ -32,7 +32,7 @@ class Executor(Protocol):
         """The output of each batch's first rank, in the plans' order.
 
         Raises:
-            RankError: a rank died, hung, or sampled other ids than the first of its batch.
+            RankError: a rank died, hung, or disagrees with its batch on ids or hidden rows.
         """
 
     def propose(self, plans: Sequence[DraftPlan]) -> tuple[DraftOutput, ...]:
@@ -51,7 +51,10 @@ Output = TypeVar("Output", StepOutput, DraftOutput)
 def agreed_outputs(
     outputs: Mapping[int, Output], topology: Topology, compared: Sequence[bool]
 ) -> tuple[Output, ...]:
-    """The output of each batch's first rank, once all its ranks have sampled the same ids.
+    """The output of each batch's first rank, once all its ranks agree.
+
+    Where all ranks sampled, their ids are compared; elsewhere the first has compared the digests
+    of hidden rows that came with the others' best tokens (engine.row_digest).
 
     Args:
         outputs: by rank.
@@ -70,7 +73,23 @@ def agreed_outputs(
                     f"{outputs[first].token_ids}"
                 )
                 raise RankError(rank, reason, "RANK_DESYNC")
-    return tuple(outputs[topology.ranks_of(batch)[0]] for batch in range(topology.num_batches))
+    first_ones = [outputs[topology.ranks_of(batch)[0]] for batch in range(topology.num_batches)]
+    for batch, output in enumerate(first_ones):
+        if isinstance(output, StepOutput) and output.strays:
+            raise _desync(topology.ranks_of(batch), output.strays)
+    return tuple(first_ones)
+
+
+def _desync(ranks: Sequence[int], strays: Sequence[int]) -> RankError:
+    """Names the first stray, and those it disagrees with."""
+    usual = [rank for place, rank in enumerate(ranks) if place not in strays]
+    with_whom = f"rank{'s' * (len(usual) > 1)} {', '.join(map(str, usual))}"
+    others = ", ".join(str(ranks[place]) for place in strays[1:])
+    reason = (
+        f"disagrees with {with_whom} on the hidden rows of this step's tokens, which ranks of a "
+        f"batch hold bit for bit{f'; so do {others}' if others else ''}"
+    )
+    return RankError(ranks[strays[0]], reason, "RANK_DESYNC")
 
 
 class SoloExecutor:

@@ -8,7 +8,7 @@ import torch
 from engine import LLM
 from engine.parallel.executor import LockstepExecutor, agreed_outputs
 from engine.parallel.topology import Topology
-from engine.sampler import Greedy
+from engine.sampler import Greedy, Sampled
 from engine.worker import StepOutput
 from harness.core.errors import RankError
 from tests.engine.oracle import settings
@@ -20,9 +20,9 @@ def sampling_ranks(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     seen: set[int] = set()
     staged, from_logits = Greedy.from_shards, Greedy.from_logits
 
-    def shards(self: Greedy, local: torch.Tensor) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    def shards(self: Greedy, local: torch.Tensor, hidden: torch.Tensor) -> Sampled:
         seen.add(self._runtime.group.rank)
-        return staged(self, local)
+        return staged(self, local, hidden)
 
     def logits(self: Greedy, rows: torch.Tensor) -> tuple[int, ...]:
         seen.add(self._runtime.group.rank)
