@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from engine.parallel.topology import Topology
 from engine.parallel.torchrun import first_cause
 from harness.core.errors import UsageError
 from tests.engine.oracle import directory, settings
+from tests.process_tree import kept
 
 _ENVIRONMENT = {
     "RANK": "5",
@@ -255,30 +257,23 @@ def _torchrun(*program: str, limit_s: float = 150.0) -> list[subprocess.Complete
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
     for name in _ENVIRONMENT:
         environment.pop(name, None)
-    started = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run"),
-                *("--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1"),
-                *("--master-addr", "127.0.0.1", "--master-port", str(port), *program),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=root,
-        )
+    commands = [
+        [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *("--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1"),
+            *("--master-addr", "127.0.0.1", "--master-port", str(port), *program),
+        ]
         for node in range(2)
     ]
     ended = []
-    try:
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(kept(command, environment=environment, directory=root))
+            for command in commands
+        ]
         for process in started:
             out, err = process.communicate(timeout=limit_s)
             ended.append(subprocess.CompletedProcess((), process.returncode, out, err))
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
     return ended
 
 
