@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from harness.core.errors import UsageError
 from harness.core.numerics import Numerics
 from harness.core.op_table import OpTable
 
@@ -20,15 +21,32 @@ class BoundOps:
     Attributes:
         num_launches: ops called so far.
         observer: sees every call, e.g. to capture an op's inputs; None costs nothing.
+        unheard: why an observer would not hear every call; "" where it does.
     """
 
     def __init__(self, table: OpTable, numerics: Numerics) -> None:
         self.table = table
         self.numerics = numerics
         self.num_launches = 0
-        self.observer: OpObserver | None = None
+        self.unheard = ""
+        self._observer: OpObserver | None = None
         for name, op in table.ops.items():
             setattr(self, name, self._bound(name, op))
+
+    @property
+    def observer(self) -> OpObserver | None:
+        """Who sees every call.
+
+        Raises:
+            UsageError: on setting one that would not hear every call.
+        """
+        return self._observer
+
+    @observer.setter
+    def observer(self, observer: OpObserver | None) -> None:
+        if observer is not None and self.unheard:
+            raise UsageError(self.unheard)
+        self._observer = observer
 
     def _bound(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
         numerics = self.numerics
@@ -36,8 +54,8 @@ class BoundOps:
         def call(*arguments: Any) -> Any:
             self.num_launches += 1
             result = op(*arguments, numerics=numerics)
-            if self.observer is not None:
-                self.observer(name, arguments, result)
+            if self._observer is not None:
+                self._observer(name, arguments, result)
             return result
 
         return call

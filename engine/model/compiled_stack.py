@@ -75,6 +75,7 @@ class CompiledStack:
     ) -> None:
         self._graphs = graphs
         self._ops = runtime.ops
+        self._ops.unheard = "ops within compiled regions are heard by nobody: --enforce-eager"
         # Ops within a region are not counted, timed or observed: the region is one launch.
         self._captured = replace(runtime, ops=BoundOps(runtime.ops.table, runtime.numerics))
         self._experts = experts

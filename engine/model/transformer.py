@@ -17,6 +17,7 @@ from engine.model.context import Selection, StepContext
 from engine.model.moe import ExpertShape
 from engine.model.rope_tables import RopeTables
 from engine.weights.tensors import ModelWeights
+from harness.core.errors import UsageError
 
 __all__ = ["StreamHook", "Transformer"]
 
@@ -81,8 +82,15 @@ class Transformer:
         return step
 
     def run(self, step: StepContext) -> torch.Tensor:
-        """Collapsed output x [T, d] before the final norm."""
+        """Collapsed output x [T, d] before the final norm.
+
+        Raises:
+            UsageError: someone listens to layers that run as compiled regions: the last layer's
+                expansion lies within the next one's graph.
+        """
         if self._compiled is not None:
+            if self.stream_hook is not None:
+                raise UsageError("streams between compiled regions are not heard: enforce_eager")
             self._compiled.enter_bucket(step.inputs)
         residual = self.first_streams(step.inputs.token_ids)
         for layer_id, block in enumerate(self._blocks):

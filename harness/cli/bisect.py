@@ -68,14 +68,20 @@ def bisect(
 
 
 def bisect_settings(oracle: EngineSettings, candidate: EngineSettings, prompt: Prompt) -> Bisection:
-    """Run both settings, and the oracle with its sums split over two ranks, in this process."""
-    from harness.cli.engine_capture import capture_prompt
+    """Run both settings, and the oracle with its sums split over two ranks, in this process.
+
+    Raises:
+        UsageError: one of them runs compiled regions.
+    """
+    from harness.cli.engine_capture import capture_prompt, require_eager
     from harness.cli.engine_factory import fitting_threads
     from harness.cli.fault_cases import open_sound
     from harness.core.numerics import numerics_named
     from harness.core.op_table import resolve_op_table
     from harness.run.bisect import bisect as judge
 
+    require_eager(oracle)
+    require_eager(candidate)
     threads = fitting_threads(oracle)
     noisy = replace(oracle, cp=1 if oracle.cp > 1 else _NOISE_CP, ep=0)
     right, other, wrong = (

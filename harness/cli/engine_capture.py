@@ -12,11 +12,12 @@ from engine.llm import LLM
 from engine.parallel.executor import LockstepExecutor, SoloExecutor
 from engine.schedule.plan import StepPlan
 from engine.worker import StepOutput, Worker
+from harness.core.engine_face import EngineSettings
 from harness.core.errors import UsageError
 from harness.core.op_table import OpTable
 from harness.run.bisect import HEAD, Capture, OpCall
 
-__all__ = ["capture_prompt"]
+__all__ = ["capture_prompt", "require_eager"]
 
 
 def capture_prompt(
@@ -35,8 +36,9 @@ def capture_prompt(
             kept, and the engine goes on with its own.
 
     Raises:
-        UsageError: the ranks are other processes.
+        UsageError: the ranks are other processes, or their layers compiled regions.
     """
+    require_eager(engine.settings)
     records = [_RankRecord(worker, forced, swapped) for worker in _workers(engine)]
     for record in records:
         record.attach()
@@ -46,6 +48,19 @@ def capture_prompt(
         for record in records:
             record.detach()
     return _joined(records)
+
+
+def require_eager(settings: EngineSettings) -> None:
+    """Only an op that is called one by one can be heard.
+
+    Raises:
+        UsageError: layers run as compiled regions, whose ops nobody hears.
+    """
+    if not settings.enforce_eager:
+        raise UsageError(
+            f"{settings.label!r} runs layers as compiled regions, whose ops nobody hears: choose "
+            "settings with enforce_eager, and compare compiled ones with `tokens`"
+        )
 
 
 def _workers(engine: LLM) -> list[Worker]:

@@ -115,6 +115,19 @@ def test_a_bucket_no_step_can_be_in_is_refused_before_it_is_compiled(
     assert len(graphs) == num_graphs
 
 
+def test_who_would_listen_to_ops_or_streams_is_refused(
+    compiled: tuple[LLM, Generation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm, _ = compiled
+    worker = _worker(llm)
+    with pytest.raises(UsageError, match="heard by nobody"):
+        worker.ops.observer = lambda *_: None
+    worker.ops.observer = None
+    monkeypatch.setattr(worker.model, "stream_hook", lambda _, streams: streams)
+    with pytest.raises(UsageError, match="between compiled regions"):
+        llm.generate([[5, 6]], max_tokens=1)
+
+
 def test_a_graph_too_many_is_an_error(compiled: tuple[LLM, Generation]) -> None:
     graphs = _worker(compiled[0])._graphs[0]
     graphs.kinds.add("a kind no layer is of")

@@ -4,8 +4,10 @@ import pytest
 
 import harness.cli.fault_cases as fault_cases
 from harness.cli.bisect import bisect_settings
+from harness.cli.engine_capture import capture_prompt
 from harness.cli.engine_faults import ENGINE_FAULTS
 from harness.core.engine_face import EngineSettings
+from harness.core.errors import UsageError
 from harness.core.op_table import OpTable
 from harness.core.token_suite import Prompt
 from harness.run.bisect import OpCall
@@ -68,6 +70,26 @@ def test_partitions_and_chunks_that_agree_do_not_part(command, checkpoint, capsy
         assert not found.parts
         assert len(found.layers) == 10
         assert max(one.error for one in found.layers.values()) < 1e-12
+
+
+@pytest.mark.parametrize("pair", ["graphs", "inductor-exact"])
+def test_compiled_regions_are_refused_before_anything_runs(command, checkpoint, capsys, pair):
+    options = ("--suite", "compiled", "--checkpoint", checkpoint, "--prompt-len", 5)
+    assert command("bisect", *options, "--pair", pair) == 2
+    told = capsys.readouterr()
+    assert "whose ops nobody hears: choose settings with enforce_eager" in " ".join(
+        told.err.split()
+    )
+    assert "layer" not in told.out, "no table of nothing"
+
+
+def test_an_engine_of_compiled_regions_is_not_captured(checkpoint):
+    chosen = settings(checkpoint, enforce_eager=False, compile_backend="aten")
+    with (
+        fault_cases.open_sound(chosen) as engine,
+        pytest.raises(UsageError, match="compiled aten' runs layers as compiled regions"),
+    ):
+        capture_prompt(engine, [3, 4, 5])
 
 
 def test_an_unknown_pair_is_refused_by_name(command, checkpoint, capsys):
