@@ -15,7 +15,7 @@ from engine.parallel.topology import Topology
 from engine.schedule.plan import DraftPlan, StepPlan
 from engine.worker import DraftOutput, StepOutput, Worker
 from harness.core.engine_face import EngineSettings
-from harness.core.errors import RankError
+from harness.core.errors import RankDesyncError
 
 __all__ = ["Executor", "ExecutorFactory", "LockstepExecutor", "SoloExecutor", "agreed_outputs"]
 
@@ -32,7 +32,8 @@ class Executor(Protocol):
         """The output of each batch's first rank, in the plans' order.
 
         Raises:
-            RankError: a rank died, hung, or disagrees with its batch on ids or hidden rows.
+            RankError: a rank died or hung.
+            RankDesyncError: one disagrees with its batch on ids or hidden rows.
         """
 
     def propose(self, plans: Sequence[DraftPlan]) -> tuple[DraftOutput, ...]:
@@ -62,7 +63,7 @@ def agreed_outputs(
             as every comparison of tokens does; else only the first rank runs the sampler.
 
     Raises:
-        RankError: names the first rank that differs (RANK_DESYNC).
+        RankDesyncError: names the first rank that differs.
     """
     for batch in itertools.compress(range(topology.num_batches), compared):
         first, *others = topology.ranks_of(batch)
@@ -72,7 +73,7 @@ def agreed_outputs(
                     f"sampled {outputs[rank].token_ids}, rank {first} sampled "
                     f"{outputs[first].token_ids}"
                 )
-                raise RankError(rank, reason, "RANK_DESYNC")
+                raise RankDesyncError(rank, reason)
     first_ones = [outputs[topology.ranks_of(batch)[0]] for batch in range(topology.num_batches)]
     for batch, output in enumerate(first_ones):
         if isinstance(output, StepOutput) and output.strays:
@@ -80,7 +81,7 @@ def agreed_outputs(
     return tuple(first_ones)
 
 
-def _desync(ranks: Sequence[int], strays: Sequence[int]) -> RankError:
+def _desync(ranks: Sequence[int], strays: Sequence[int]) -> RankDesyncError:
     """Names the first stray, and those it disagrees with."""
     usual = [rank for place, rank in enumerate(ranks) if place not in strays]
     with_whom = f"rank{'s' * (len(usual) > 1)} {', '.join(map(str, usual))}"
@@ -89,7 +90,7 @@ def _desync(ranks: Sequence[int], strays: Sequence[int]) -> RankError:
         f"disagrees with {with_whom} on the hidden rows of this step's tokens, which ranks of a "
         f"batch hold bit for bit{f'; so do {others}' if others else ''}"
     )
-    return RankError(ranks[strays[0]], reason, "RANK_DESYNC")
+    return RankDesyncError(ranks[strays[0]], reason)
 
 
 class SoloExecutor:

@@ -6,6 +6,7 @@
     ├── MissingEvidenceError  3   SDK, golden or baseline absent: nothing can be judged
     ├── VacuousError          4   a judge that could not have said no
     ├── RankError             5   a rank died or hung
+    │   └── RankDesyncError   1   a rank holds other values than the others of its batch
     └── KernelError           -   a kernel run ended; becomes an OpStatus, never an exit code
 
 What is being judged never raises: it becomes a status. Errors are for wrong usage and broken
@@ -22,6 +23,7 @@ __all__ = [
     "InputError",
     "KernelError",
     "MissingEvidenceError",
+    "RankDesyncError",
     "RankError",
     "UsageError",
     "VacuousError",
@@ -103,6 +105,20 @@ class RankError(HarnessError):
         self.reason = reason
         self.detail = detail
         super().__init__(f"rank {rank} {reason}" + (f"\n{detail}" if detail else ""))
+
+
+class RankDesyncError(RankError):
+    """Ranks of one batch disagree on what they hold bit for bit: a wrong result, not a lost rank.
+
+    Args:
+        rank: that differs.
+        reason: in what, and from whom.
+    """
+
+    exit_code = ExitCode.MISMATCH
+
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(rank, reason, "RANK_DESYNC")
 
 
 class KernelError(HarnessError):

@@ -13,7 +13,7 @@ from engine.parallel.executor import LockstepExecutor
 from engine.parallel.processes import ProcessExecutor
 from engine.row_digest import DIGEST_WIDTH, row_digests, stray_ranks
 from engine.schedule.distribution import SamplingRule
-from harness.core.errors import RankError
+from harness.core.errors import ExitCode, RankError
 from harness.core.status import RunStatus
 from harness.run.token_failures import failure_of
 from tests.engine.drifting_ranks import disturb, drifting_main, one_ulp_off
@@ -37,6 +37,7 @@ def test_a_follower_off_by_one_ulp_is_named(numerics: str, cp: int) -> None:
         with pytest.raises(RankError, match=r"^rank 1 disagrees with ranks? 0") as caught:
             _disturbed(llm, 1).generate(_PROMPTS, max_tokens=1)
     assert caught.value.detail == "RANK_DESYNC"
+    assert caught.value.exit_code is ExitCode.MISMATCH
     assert failure_of(caught.value, chosen).status is RunStatus.RANK_DESYNC
 
 
