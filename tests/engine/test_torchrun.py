@@ -29,7 +29,8 @@ from engine.parallel.store_link import SilenceError, StoreLink
 from engine.parallel.topology import Topology
 from engine.parallel.torchrun import first_cause
 from harness.core.errors import UsageError
-from tests.engine.oracle import directory, settings
+from harness.core.shard_sums import write_sums
+from tests.engine.oracle import copied_checkpoint, directory, settings
 from tests.process_tree import kept
 
 _ENVIRONMENT = {
@@ -230,6 +231,8 @@ _PROGRAM = """
         compiled = {"enforce_eager": False, "compile_backend": "aten"}
         if os.environ["RANK"] == "1":
             slow_first_compilation(14.0)
+    if os.environ["RANK"] == "1":
+        sys.argv[1] = os.environ.get("CHECKPOINT_OF_RANK_1", sys.argv[1])
     settings = EngineSettings(
         sys.argv[1],
         **{"cp": 2, "numerics": "exact", "num_threads": 1, "ops": ops, "time_limit_s": 8.0},
@@ -339,3 +342,22 @@ def test_a_rank_that_compiles_longer_than_the_limit_is_waited_for_under_torchrun
     first, second = _torchrun(str(program), str(directory("steady_mtp")))
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert f"ids {expected.token_ids}" in first.stdout
+
+
+@pytest.mark.slow
+def test_a_host_whose_shard_is_damaged_is_named_by_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = copied_checkpoint("steady_mtp", tmp_path)
+    write_sums(damaged)
+    shard = damaged / "model.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-9] ^= 2
+    shard.write_bytes(content)
+    monkeypatch.setenv("CHECKPOINT_OF_RANK_1", str(damaged))
+    program = tmp_path / "torchrun_damaged.py"
+    program.write_text(textwrap.dedent(_PROGRAM))
+    first, second = _torchrun(str(program), str(directory("steady_mtp")))
+    assert f"rank 1 refuses: {shard}: sha256 is " in first.stderr
+    assert f"InputError: {shard}: sha256 is " in second.stderr
+    assert re.search(r"exitcode\s*: 5 ", first.stderr)
