@@ -90,3 +90,5 @@ def _print(found: StepLedger) -> None:
         table.add_row(op.name, f"{op.calls}", measured, *row)
     screen.print(table)
     screen.print(account.sentence, markup=False)
+    if found.config["compiled"]:
+        screen.print("- : called within compiled regions too, where no op is timed by itself")

@@ -194,6 +194,7 @@ def test_ranks_in_processes_agree_with_eager_ranks() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # it compiles every kind of region in two buckets
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
 def test_inductor_takes_several_prompts_to_the_order_of_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

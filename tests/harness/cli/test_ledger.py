@@ -98,6 +98,39 @@ def test_the_command_records_and_the_report_shows_it(
     assert json.loads(row["op_estimate_ms"])["vocab_argmax"] >= 0.009
 
 
+def test_ops_within_compiled_regions_have_no_time_and_the_command_says_so(
+    command: Command, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = (
+        "ledger",
+        "--checkpoint",
+        checkpoint,
+        "--input-len",
+        5,
+        "--steps",
+        2,
+        "--out",
+        tmp_path,
+    )
+    assert command(*asked, "--no-enforce-eager", "--compile-backend", "aten") == 0
+    assert "within compiled regions too, where no op is timed" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    (run,) = tmp_path.iterdir()
+    (entry,) = read_run(run).of_kind("step")
+    ops = {op["op"]: op for op in entry.payload["ops"]}
+    # Experts and the choice of the token run between regions.
+    assert {name for name, op in ops.items() if op["measured_ns"]} == {
+        "linear_fp4_grouped",
+        "vocab_argmax",
+    }
+    assert ops["linear_fp8"]["calls"] > 0
+    assert all(op["estimate_ns"] > 0 for op in ops.values())
+    attention = [part for part in entry.payload["parts"] if part["name"].endswith("/ attention")]
+    assert attention
+    assert all(min(part["self_ns"]) > 0 for part in attention)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
