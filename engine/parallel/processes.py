@@ -37,7 +37,7 @@ from engine.parallel.mailbox import LagError
 from engine.parallel.message import Message
 from engine.parallel.patience import COMPILE_LIMIT_S, Patience
 from engine.parallel.rank_process import RankPipes, RankSpec, rank_main
-from engine.parallel.ring import RING_BYTES, read_ring
+from engine.parallel.ring import RING_BYTES, count_entered
 from engine.parallel.shared_exchange import can_share
 from engine.parallel.topology import Topology
 from engine.schedule.plan import DraftPlan, StepPlan
@@ -231,15 +231,20 @@ class ProcessExecutor:
         return content
 
     def _anyone_compiles(self) -> bool:
-        """A graph may take minutes the first time: the rank that makes it is not silent."""
-        return any(self._compiles(rank) for rank in self._compilations)
+        """A graph may take minutes the first time: the rank that makes it is not silent.
 
-    def _compiles(self, rank: int) -> bool:
-        """A rank does until it enters its next collective, or takes too long for a graph."""
-        started = self._compilations[rank]
-        num_entered, _, _ = read_ring(self._rings[rank])
-        is_recent = time.monotonic() - started.since_s < COMPILE_LIMIT_S
-        return is_recent and num_entered == started.num_entered
+        It makes one until it enters its next collective, and counts as silent when it takes too
+        long.
+        """
+        self._compilations = {
+            rank: started
+            for rank, started in self._compilations.items()
+            if count_entered(self._rings[rank]) == started.num_entered
+        }
+        now_s = time.monotonic()
+        return any(
+            now_s - started.since_s < COMPILE_LIMIT_S for started in self._compilations.values()
+        )
 
     def _death(self, rank: int) -> Failure:
         process = self._processes[rank]
@@ -282,7 +287,7 @@ class ProcessExecutor:
         rank = hung_rank(rings, [*missing, *(set(ranks) - set(missing))], stopped)
         why = ": it is stopped (SIGSTOP or a debugger)" if rank in stopped else ""
         started = self._compilations.get(rank)
-        if started is not None and read_ring(rings[rank])[0] == started.num_entered:
+        if started is not None and count_entered(rings[rank]) == started.num_entered:
             why = f": it still compiles region {started.region!r} after {COMPILE_LIMIT_S:g} s"
         raise RankError(rank, f"gave no answer within {limit_s:g} s{why}", ring_report(rings))
 

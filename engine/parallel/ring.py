@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["RING_BYTES", "CollectiveRing", "first_difference", "read_ring"]
+__all__ = ["RING_BYTES", "CollectiveRing", "count_entered", "first_difference", "read_ring"]
 
 _NUM_ENTRIES = 32
 _ENTRY_BYTES = 96
@@ -52,6 +52,11 @@ class CollectiveRing:
 
     def _write_header(self) -> None:
         self._view[: _HEADER.size] = _HEADER.pack(self._entered, self._left)
+
+
+def count_entered(buffer: Any) -> int:
+    """Collectives entered, without their texts."""
+    return int(_HEADER.unpack_from(buffer)[0])
 
 
 def read_ring(buffer: Any) -> tuple[int, int, list[str]]:
