@@ -20,12 +20,16 @@ from harness.core.engine_face import EngineSettings, Generation
 from harness.core.errors import UsageError
 from tests.engine.oracle import all_ids, settings
 
-_SPLITS = ((5, 9), (11, 3), (1, 15))
-"""Rows of two prompts: one token bucket of 16 each."""
+_SPLITS = ((20, 11), (9, 23), (1, 30))
+"""Rows of two prompts: one token bucket of 32 each, and more entries than a row selects (8)."""
+
+
+def _eager(**changes: Any) -> EngineSettings:
+    return settings(**{"token_bucket": 32, "max_num_batched_tokens": 32, **changes})
 
 
 def _compiled(**changes: Any) -> EngineSettings:
-    return settings(**{"enforce_eager": False, "compile_backend": "aten", **changes})
+    return _eager(**{"enforce_eager": False, "compile_backend": "aten", **changes})
 
 
 def _prompts(lens: Sequence[int]) -> list[list[int]]:
@@ -66,7 +70,7 @@ def _difference(ones: Sequence[Generation], others: Sequence[Generation]) -> flo
     ],
 )
 def test_another_split_of_the_rows_runs_the_same_graphs(changes: dict[str, Any]) -> None:
-    with LLM.in_one_process(settings(**changes)) as llm:
+    with LLM.in_one_process(_eager(**changes)) as llm:
         eager = [_generated(llm, lens) for lens in _SPLITS]
     with LLM.in_one_process(_compiled(**changes)) as llm:
         first = _generated(llm, _SPLITS[0])
@@ -82,12 +86,12 @@ def test_another_split_of_the_rows_runs_the_same_graphs(changes: dict[str, Any])
 
 
 def test_three_sequences_run_the_graphs_of_four() -> None:
-    with LLM(settings(numerics="quantised")) as llm:
-        eager = [_generated(llm, (2, 7, 4)), _generated(llm, (1, 2, 3, 4))]
+    with LLM(_eager(numerics="quantised")) as llm:
+        eager = [_generated(llm, (18, 9, 5)), _generated(llm, (1, 3, 12, 14))]
     with LLM(_compiled(numerics="quantised")) as llm:
-        three = _generated(llm, (2, 7, 4))
+        three = _generated(llm, (18, 9, 5))
         num_graphs = _workers(llm)[0].num_graphs
-        four = _generated(llm, (1, 2, 3, 4))
+        four = _generated(llm, (1, 3, 12, 14))
         assert _workers(llm)[0].num_graphs == num_graphs
     assert _difference([*three, *four], [*eager[0], *eager[1]]) == 0.0
 
@@ -109,7 +113,7 @@ def _drafts_of_three_steps(llm: LLM) -> list[list[torch.Tensor]]:
 def test_drafts_of_graphs_are_those_of_eager_stages() -> None:
     """A proposal writes no cache: nothing that is repeated may stand for a write."""
     ways = {"numerics": "quantised", "speculative": "dspark"}
-    with LLM(settings(**ways)) as llm:
+    with LLM(_eager(**ways)) as llm:
         eager = _drafts_of_three_steps(llm)
     with LLM(_compiled(**ways)) as llm:
         compiled = _drafts_of_three_steps(llm)
@@ -118,28 +122,25 @@ def test_drafts_of_graphs_are_those_of_eager_stages() -> None:
 
 
 def test_keys_of_another_sequence_reach_no_row() -> None:
-    """Of two requests the first says the same, whatever its neighbour's index keys are."""
+    """Of two requests each says the same, whatever its neighbour's index keys are."""
     with LLM(_compiled(numerics="quantised")) as llm:
         (worker,) = _workers(llm)
-        clean = _generated(llm, (7, 9), 4)
-        execute, num_poisoned, poison = worker.execute, 0, float("nan")
+        clean = _generated(llm, (14, 18), 4)
+        execute, num_poisoned, watched, poison = worker.execute, 0, 0, float("nan")
 
         def poisoned(plan: Any) -> Any:
             nonlocal num_poisoned
             for pool in worker.state.index_keys.values():
                 rows = pool.view(llm.limits.num_pages, -1, pool.shape[1])
-                for chunk in plan.chunks[1:]:
-                    rows[[0, *chunk.pages]] = poison
-                    num_poisoned += 1
+                rows[[0, *plan.chunks[1 - watched].pages]] = poison
+                num_poisoned += 1
             return execute(plan)
 
         worker.execute = poisoned  # type: ignore[method-assign]
-        with_nan = _generated(llm, (7, 9), 4)
-        poison = 1e30
-        with_huge = _generated(llm, (7, 9), 4)
-        assert _difference(with_nan[:1], clean[:1]) == 0.0
-        assert _difference(with_huge[:1], clean[:1]) == 0.0
-        assert num_poisoned == 2 * 4 * len(worker.state.index_keys)
+        for watched, poison in ((0, float("nan")), (1, float("nan")), (0, 1e30), (1, 1e30)):  # noqa: B007
+            found = _generated(llm, (14, 18), 4)
+            assert _difference([found[watched]], [clean[watched]]) == 0.0
+        assert num_poisoned == 4 * 4 * len(worker.state.index_keys)
 
 
 def test_a_step_of_other_shapes_than_its_bucket_is_refused() -> None:
@@ -166,8 +167,8 @@ def test_a_step_of_other_shapes_than_its_bucket_is_refused() -> None:
     ],
 )
 def test_every_way_of_running_batches_shares_graphs(changes: dict[str, Any]) -> None:
-    lens = (5, 9, 12, 1, 7)
-    with LLM.in_one_process(settings(**changes)) as llm:
+    lens = (5, 20, 12, 9, 17)
+    with LLM.in_one_process(_eager(**changes)) as llm:
         eager = _generated(llm, lens, 4)
     with LLM.in_one_process(_compiled(**changes)) as llm:
         compiled = _generated(llm, lens, 4)
@@ -184,7 +185,7 @@ def test_every_way_of_running_batches_shares_graphs(changes: dict[str, Any]) -> 
 @pytest.mark.slow
 def test_ranks_in_processes_agree_with_eager_ranks() -> None:
     ways = {"numerics": "quantised", "cp": 2}
-    with LLM(settings(**ways)) as llm:
+    with LLM(_eager(**ways)) as llm:
         eager = [_generated(llm, lens) for lens in _SPLITS]
     with LLM(_compiled(**ways)) as llm:
         compiled = [_generated(llm, lens) for lens in _SPLITS]
@@ -200,10 +201,11 @@ def test_inductor_takes_several_prompts_to_the_order_of_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    with LLM(settings()) as llm:
-        eager = [_generated(llm, lens) for lens in _SPLITS[:2]]
-    with LLM(_compiled(compile_backend="inductor")) as llm:
-        compiled = [_generated(llm, lens) for lens in _SPLITS[:2]]
+    bucket = {"token_bucket": 16, "max_num_batched_tokens": 16}
+    with LLM(_eager(**bucket)) as llm:
+        eager = [_generated(llm, lens, 12) for lens in ((5, 9), (11, 3))]
+    with LLM(_compiled(**bucket, compile_backend="inductor")) as llm:
+        compiled = [_generated(llm, lens, 12) for lens in ((5, 9), (11, 3))]
         assert llm.facts()["num_compile_events"] == 0
     for ones, others in zip(compiled, eager, strict=True):
         assert _difference(ones, others) <= 1e-9
