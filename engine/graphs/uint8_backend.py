@@ -1,9 +1,9 @@
-"""The torch.compile backend "fp8_as_uint8": graphs in which e4m3fn travels as bytes (port.md R7).
+"""ATen graphs in which e4m3fn travels as bytes (port.md R7).
 
-Dynamo and AOTAutograd capture a function as an ATen graph. Here that graph is run once more on
-bytes while a new graph is traced: casts to and from float8 become the arithmetic of
-`e4m3_bytes`, operations that only move values keep working on bytes, anything else on float8 is
-refused by name. Inputs and outputs of dtype float8 are viewed as bytes outside the graph.
+A captured graph is run once more on bytes while a new graph is traced: casts to and from float8
+become the arithmetic of `e4m3_bytes`, operations that only move values keep working on bytes,
+anything else on float8 is refused by name. Inputs and outputs of dtype float8 are viewed as bytes
+outside the graph.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.backends.registry import register_backend
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine.graphs.e4m3_bytes import decode_e4m3_bytes, encode_e4m3_bytes
@@ -23,18 +21,14 @@ from harness.core.errors import UsageError
 
 __all__ = [
     "BACKEND",
-    "GraphCompiler",
     "LoweredGraph",
-    "backend_over",
+    "bytes_of",
     "float8_nodes",
     "lowered",
     "on_bytes",
 ]
 
 BACKEND = "fp8_as_uint8"
-
-GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
-"""Turns an ATen graph without float8 and its example inputs into something to call."""
 
 _E4M3 = torch.float8_e4m3fn
 _FLOAT8 = frozenset(
@@ -133,7 +127,7 @@ class _OnBytes(fx.Interpreter):
         )
 
 
-def _bytes_of(value: Any) -> Any:
+def bytes_of(value: Any) -> Any:
     is_float8 = isinstance(value, torch.Tensor) and value.dtype == _E4M3
     return value.view(torch.uint8) if is_float8 else value
 
@@ -144,7 +138,7 @@ def on_bytes(graph: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     Raises:
         UsageError: it computes on float8, or has one that is not e4m3fn.
     """
-    byte_inputs = [_bytes_of(value) for value in inputs]
+    byte_inputs = [bytes_of(value) for value in inputs]
     traced: fx.GraphModule = make_fx(_OnBytes(graph).run)(*byte_inputs)
     left = float8_nodes(traced)
     if left:
@@ -163,7 +157,7 @@ class LoweredGraph:
         """What takes and gives float8 where the original did; `run` runs the graph."""
 
         def call(*arguments: Any) -> tuple[Any, ...]:
-            results = run(*(_bytes_of(argument) for argument in arguments))
+            results = run(*(bytes_of(argument) for argument in arguments))
             return tuple(
                 result.view(_E4M3) if dtype == _E4M3 else result
                 for result, dtype in zip(results, self.dtypes, strict=True)
@@ -183,24 +177,6 @@ def lowered(graph: fx.GraphModule, inputs: Sequence[Any]) -> LoweredGraph:
     return LoweredGraph(on_bytes(graph, inputs), dtypes)
 
 
-def backend_over(inner: GraphCompiler) -> Callable[..., Any]:
-    """A torch.compile backend that hands `inner` graphs without float8."""
-
-    def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        left = lowered(graph, inputs)
-        return left.around(inner(left.graph, [_bytes_of(value) for value in inputs]))
-
-    backend: Callable[..., Any] = aot_autograd(fw_compiler=compile_graph)
-    return backend
-
-
 def _output_dtype(value: Any) -> torch.dtype | None:
     tensor = value.meta.get("val") if isinstance(value, fx.Node) else None
     return tensor.dtype if isinstance(tensor, torch.Tensor) else None
-
-
-def _as_is(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG001
-    return graph
-
-
-register_backend(name=BACKEND, compiler_fn=backend_over(_as_is))

@@ -167,7 +167,10 @@ def die_with_parent(lifeline: Connection) -> None:
     """End with the parent, also inside a collective (a thread) and while stopped (the kernel)."""
 
     def watch() -> None:
+        _set_death_signal(signal.SIGKILL)
         wait([lifeline])
+        # The fork server ends now too, and would take this process along in the middle of it.
+        _set_death_signal(0)
         remove_temporary_directory_of_parent()
         os._exit(1)
 
@@ -178,4 +181,9 @@ def die_with_parent(lifeline: Connection) -> None:
         alive_fd = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
         if alive_fd is not None:
             os.close(alive_fd)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _set_death_signal(number: int) -> None:
+    """What the kernel sends this process when its parent ends; 0: nothing more of this thread."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -11,7 +11,8 @@ from torch import fx
 from torch._dynamo.exc import BackendCompilerFailed
 
 from engine.graphs.e4m3_bytes import decode_e4m3_bytes, encode_e4m3_bytes
-from engine.graphs.uint8_backend import BACKEND, backend_over, float8_nodes
+from engine.graphs.torch_backend import backend_over
+from engine.graphs.uint8_backend import BACKEND, float8_nodes
 
 E4M3 = torch.float8_e4m3fn
 ALL_CODES = torch.arange(256, dtype=torch.int32).to(torch.uint8)
