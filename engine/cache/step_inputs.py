@@ -24,13 +24,11 @@ import torch
 
 from engine.cache.state import CacheGeometry
 from engine.engram.hashing import EngramHash
-from engine.schedule.plan import AttentionPath, SequenceChunk, StepPlan
+from engine.schedule.plan import NO_TOKENS, AttentionPath, StepPlan
 
 __all__ = ["RatioInputs", "StepInputs", "build_step_inputs"]
 
 Ids = npt.NDArray[np.int64]
-
-_NOBODY = SequenceChunk(slot=0, start=0, token_ids=(), history=(), pages=(0,), num_logits=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +168,11 @@ def _padded(values: npt.NDArray[np.int64], length: int, fill: int) -> Ids:
 
 
 def _filled_up(plan: StepPlan, num_sequences: int) -> StepPlan:
-    """The plan with sequences without tokens behind its own: slot 0 and the scratch page."""
+    """The plan with sequences without tokens behind its own."""
     missing = num_sequences - len(plan.chunks)
     if missing <= 0:
         return plan
-    return replace(plan, chunks=(*plan.chunks, *[_NOBODY] * missing))
+    return replace(plan, chunks=(*plan.chunks, *[NO_TOKENS] * missing))
 
 
 def _repeated(writes: Ids, length: int) -> Ids:

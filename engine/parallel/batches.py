@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.parallel.topology import Topology
-from engine.schedule.plan import DraftPlan, SequenceChunk, StepPlan
+from engine.schedule.plan import NO_TOKENS, DraftPlan, StepPlan
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.worker import DraftOutput, StepOutput
 
 __all__ = ["Batches", "PoolCounts", "idle_plan"]
-
-_SCRATCH_PAGE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,4 @@ def idle_plan(context: int) -> StepPlan:
 
     Every row is padding, so nothing is written but the scratch page.
     """
-    nothing = SequenceChunk(
-        slot=0, start=0, token_ids=(), history=(), pages=(_SCRATCH_PAGE,), num_logits=0
-    )
-    return StepPlan(step=0, chunks=(nothing,), padded_rows=1, context=context, want_logits=False)
+    return StepPlan(step=0, chunks=(NO_TOKENS,), padded_rows=1, context=context, want_logits=False)

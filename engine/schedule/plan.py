@@ -7,7 +7,14 @@ from typing import Literal
 
 from engine.schedule.choice import DraftChoice
 
-__all__ = ["AttentionPath", "DraftPlan", "DraftSequence", "SequenceChunk", "StepPlan"]
+__all__ = [
+    "NO_TOKENS",
+    "AttentionPath",
+    "DraftPlan",
+    "DraftSequence",
+    "SequenceChunk",
+    "StepPlan",
+]
 
 AttentionPath = Literal["decode", "prefill"]
 """How a step attends: rows gathered for each token, or tiles of rows that tokens share."""
@@ -37,6 +44,10 @@ class SequenceChunk:
     def end(self) -> int:
         """Position after the last token."""
         return self.start + len(self.token_ids)
+
+
+NO_TOKENS = SequenceChunk(slot=0, start=0, token_ids=(), history=(), pages=(0,), num_logits=0)
+"""Fills a step up: it reads slot 0 and the scratch page, and no row is its own."""
 
 
 @dataclass(frozen=True, slots=True)
