@@ -73,5 +73,5 @@ def rounded_to_fp8(x: torch.Tensor, fp8_max: int, dtype: torch.dtype) -> torch.T
     blocks, scale = _blocks_and_scale(x, fp8_max)
     # The scale is at least amax / fp8_max, but for one float32 rounding that the cast swallows:
     # no clamp is needed here. x / scale is exact up to that cast.
-    on_grid = rounded_to_e4m3(blocks / scale).to(dtype).mul_(scale)
+    on_grid = rounded_to_e4m3(blocks / scale, dtype).mul_(scale)
     return on_grid.reshape(x.shape)

@@ -67,8 +67,8 @@ def test_many_values_round_to_e4m3_by_arithmetic_as_few_do_by_the_cast() -> None
         929
     )
     values = torch.cat([every[every.abs() <= 448], between, ties[ties.abs() <= 448]])
-    many = rounded_to_e4m3(values)
-    few = torch.cat([rounded_to_e4m3(part) for part in values.split(1000)])
+    many = rounded_to_e4m3(values, torch.float32)
+    few = torch.cat([rounded_to_e4m3(part, torch.float32) for part in values.split(1000)])
     expected = values.numpy().astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
     assert len(values) > 100_000
     assert many.numpy().tobytes() == expected.tobytes()
@@ -77,8 +77,8 @@ def test_many_values_round_to_e4m3_by_arithmetic_as_few_do_by_the_cast() -> None
 
 def test_what_is_no_number_stays_so_on_the_e4m3_grid() -> None:
     values = torch.full((1 << 14,), torch.nan)
-    assert torch.isnan(rounded_to_e4m3(values)).all()
-    assert torch.isnan(rounded_to_e4m3(values[:4])).all()
+    assert torch.isnan(rounded_to_e4m3(values, torch.float32)).all()
+    assert torch.isnan(rounded_to_e4m3(values[:4], torch.float32)).all()
 
 
 def test_every_bf16_value_gets_the_e2m1_nibble_of_ml_dtypes() -> None:
